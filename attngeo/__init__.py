@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attngeo import errors as errors, gradients as gradients, positions as positions, pretrain as pretrain
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
+    from attngeo.attention.weights import attention_sites as attention_sites
     from attngeo.changes.compare import compare as compare
     from attngeo.changes.lineage import lineage as lineage
     from attngeo.circuits.compose import compose as compose
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from attngeo.scores.score import score as score, score_columns as score_columns
     from attngeo.scores.styling import style as style
     from attngeo.scores.summary import summarise as summarise
-    from attngeo.scores.weights import attention_sites as attention_sites
     from attngeo.verification.verify import verify as verify
 else:
     __getattr__, __dir__ = import_when_used(__name__)

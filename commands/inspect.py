@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.filesize import decimal
 
+from attngeo.attention.options import SourceOptions
 from attngeo.bounds.names import dump_json, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.layouts.names import name_layers, pattern_of
-from attngeo.scores.options import SourceOptions
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import run_study
 
@@ -85,7 +85,7 @@ def inspect(
 def survey_model(model: str, session: Session, *, source: SourceOptions) -> dict[str, Any]:
     """What score would read of a model. A missing file is an error before torch is loaded."""
     require_model(model, source.adapter, source.config)
-    from attngeo.scores.survey import survey
+    from attngeo.attention.survey import survey
 
     return survey(model, session, source=source)
 

@@ -10,6 +10,7 @@ import pytest
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.attention.layers import parse_layers
 from attngeo.changes.compare_options import CompareOptions
 from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
@@ -26,7 +27,6 @@ from attngeo.options import PANELS, Options, option, options_of, parse_bytes
 from attngeo.positions import measure as measure_positions
 from attngeo.positions.options import PositionOptions
 from attngeo.pretrain.options import ComparisonOptions
-from attngeo.scores.layers import parse_layers
 from attngeo.scores.options import ScoreOptions
 from attngeo.studies.revisions import RevisionOptions
 

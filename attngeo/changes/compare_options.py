@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from attngeo.attention.layers import check_layers
+from attngeo.attention.options import LARGEST_OFFSET, SourceOptions
 from attngeo.choices import OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
-from attngeo.scores.layers import check_layers
-from attngeo.scores.options import LARGEST_OFFSET, SourceOptions
 
 # The scores of each of two models, which are those that `attngeo.score` always computes.
 SCORES = ("symmetry", "directionality")
@@ -86,7 +86,7 @@ class CompareOptions(SourceOptions):
         "Memory for the weights of layers in flight; at least one layer of each model is read",
         panel=RUNNING,
         metavar="SIZE",
-        shown_default="half of what is free",
+        shown_default="a quarter of what is free",
         least=1,
         parse=parse_bytes,
         advanced=True,

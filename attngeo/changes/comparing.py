@@ -11,25 +11,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.bounds.machine import available_memory
+from attngeo.attention.finding import select
+from attngeo.attention.opened import Attention, SiteForms
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import NO_OFFSET, require_outputs
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.stacks import choose_stacks, group_sites, split_stack
-from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
-from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF
-from attngeo.devices import pick_device
-from attngeo.errors import UnsupportedModelError, UsageError, about
+from attngeo.errors import UnsupportedModelError, about
 from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
 from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products, squared_norms
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
-from attngeo.progress import Progress, ignore_progress
+from attngeo.progress import ignore_progress
 from attngeo.scores.computing import (
-    DTYPES,
     choose_record,
     describe_making,
     encode_texts,
@@ -38,9 +37,6 @@ from attngeo.scores.computing import (
     score_site,
 )
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import NO_OFFSET, key_heads_of, output_projections, projections, require_outputs
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
@@ -94,51 +90,37 @@ def compare_models(
 
     record: keeps them.
     """
-    device = pick_device(options.device)
-    if device.type == "mps" and options.precision == "float64":
-        raise UsageError("device mps has no float64, expected precision float32, or device cpu")
     first, other = models
-    asked = ScoreOptions(fold_norm=options.fold_norm, rope_offset=options.rope_offset or 0)
+    asked = ReadingOptions.of(options, stack=None, layers=None, adapter=(), rope_offset=options.rope_offset or 0)
+    parts = PARTS_OF[options.circuit]
     with ExitStack() as stack, torch.inference_mode():
-        store = stack.enter_context(closing(open_adapted(first, (), session.hub, config=options.config)))
-        opened = open_adapted(other, options.adapter, session.hub, config=options.config)
-        other_store = stack.enter_context(closing(opened))
-        sites, skipped = _find_sites(store, asked, options, session)
-        other_sites, other_skipped = _find_sites(other_store, asked, options, session)
-        with about(other_store.ref):
-            require_updates(other_store, other_sites)
-        whole = select(sites, None if options.stack is None else split_stack(options.stack)[0], None, store.ref)
-        pairs = pair_sites(whole, other_sites, options.stack, (store.ref, other_store.ref))
+        mine = stack.enter_context(Attention.open(first, asked, session, parts=parts))
+        other_asked = asked.replace(adapter=options.adapter)
+        others = stack.enter_context(Attention.open(other, other_asked, session, parts=parts))
+        for attention in (mine, others):
+            with about(attention.ref):
+                if options.circuit == "ov" and all(site.missing for site in attention.sites):
+                    require_outputs(attention.sites[0])
+        whole = select(mine.sites, None if options.stack is None else split_stack(options.stack)[0], None, mine.ref)
+        pairs = pair_sites(whole, others.sites, options.stack, (mine.ref, others.ref))
+        skipped = mine.left_out
+        other_skipped = others.left_out
         if options.stack is None:
             skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
-            other_skipped = other_skipped | _list_unpaired(other_sites, {pair.other.stack for pair in pairs})
-        chosen = {site.module for site in select(whole, None, options.layers, store.ref)}
+            other_skipped = other_skipped | _list_unpaired(others.sites, {pair.other.stack for pair in pairs})
+        chosen = {site.module for site in select(whole, None, options.layers, mine.ref)}
         pairs = [pair for pair in pairs if pair.first.module in chosen]
-        description = describe_making(store, [pair.first for pair in pairs], options, device)
-        description |= {"other": other_store.ref, "skipped": skipped, "other_skipped": other_skipped}
-        names = {"model": store.ref, "other": other_store.ref}
-        scored = _score_both((store, other_store), pairs, asked, options, device, session)
+        description = describe_making(mine, [pair.first for pair in pairs], options)
+        description |= {"other": others.ref, "skipped": skipped, "other_skipped": other_skipped}
+        names = {"model": mine.ref, "other": others.ref}
         rows = []
-        with closing(scored):
-            for pair, mine, others in scored:
-                rows += [encode_texts(names | row) for row in _build_rows(pair, mine, others, options)]
-        record = choose_record(record, store, other_store)
+        with closing(_score_both(mine, others, pairs, options)) as scored:
+            for pair, my_site, other_site in scored:
+                rows += [encode_texts(names | row) for row in _build_rows(pair, my_site, other_site, options)]
+        record = choose_record(record, mine.store, others.store)
     if record is not None:
         record.keep(rows, description)
     return Kept(rows, description)
-
-
-def _find_sites(
-    store: TensorStore, asked: ScoreOptions, options: CompareOptions, session: Session
-) -> tuple[list[AttentionSite], dict[str, str]]:
-    def report(file: str) -> None:
-        session.progress(Progress("download", file))
-
-    with about(store.ref):
-        sites, skipped = sites_of(store, asked, report, parts=PARTS_OF[options.circuit])
-        if options.circuit == "ov" and all(site.missing for site in sites):
-            require_outputs(sites[0])
-    return sites, skipped
 
 
 def pair_sites(
@@ -194,65 +176,44 @@ def _scale(position: int, count: int, other_count: int) -> int:
 
 
 def _score_both(
-    stores: tuple[TensorStore, TensorStore],
-    pairs: Sequence[SitePair],
-    asked: ScoreOptions,
-    options: CompareOptions,
-    device: torch.device,
-    session: Session,
+    mine: Attention, others: Attention, pairs: Sequence[SitePair], options: CompareOptions
 ) -> Generator[tuple[SitePair, ScoredSite, ScoredSite]]:
     """Both sites of each pair with their scores: each site is read once, that of the first model before the other."""
-    memory = options.memory
-    if memory is None and session.study.jobs > 1:  # processes share half of the free memory
-        memory = max(available_memory() // 2 // session.study.jobs, 1)
-    share = None if memory is None else max(memory // 2, 1)
     needed: list[AttentionSite] = []
     for pair in pairs:
         if not needed or pair.other is not needed[-1]:
             needed.append(pair.other)
-    store, other_store = stores
-    first_sites = [pair.first for pair in pairs]
-    reads = read_ahead(store, first_sites, device=device, memory=share, report=session.progress)
-    other_reads = read_ahead(other_store, needed, device=device, memory=share, report=ignore_progress)
-    others: ScoredSite | None = None
+    reads = mine.read([pair.first for pair in pairs], readers=2)
+    other_reads = others.read(needed, readers=2, progress=ignore_progress)
+    other_site: ScoredSite | None = None
     with closing(reads), closing(other_reads):
-        for pair, (site, tensors) in zip(pairs, reads, strict=True):
-            with about(store.ref):
-                mine = _score(site, tensors, (), asked, options, device)
-            if others is None or others.site is not pair.other:
-                with about(other_store.ref):
-                    other_site, other_tensors = next(other_reads)
-                    others = _score(other_site, other_tensors, options.adapter, asked, options, device)
-            yield pair, mine, others
+        for pair, forms in zip(pairs, reads, strict=True):
+            with about(mine.ref):
+                my_site = _score(forms, mine.options, options)
+            if other_site is None or other_site.site is not pair.other:
+                with about(others.ref):
+                    other_site = _score(next(other_reads), others.options, options)
+            yield pair, my_site, other_site
 
 
-def _score(
-    site: AttentionSite,
-    tensors: dict[str, Tensor],
-    adapters: Sequence[str],
-    asked: ScoreOptions,
-    options: CompareOptions,
-    device: torch.device,
-) -> ScoredSite:
-    """A site with its scores. adapters: those that changed it, for its notes. Empties `tensors`."""
-    dtype = DTYPES[options.precision]
-    key_heads = key_heads_of(site, "corrected")
-    updated = [f"with the update of {', '.join(adapters)}"] if adapters else []
+def _score(forms: SiteForms, reading: ReadingOptions, options: CompareOptions) -> ScoredSite:
+    """A site with its scores."""
+    asked = ScoreOptions()
+    updated = [f"with the update of {', '.join(reading.adapter)}"] if reading.adapter else []
     form = None
-    if options.circuit == "qk":
-        q, k, notes = projections(site, tensors, asked, dtype=dtype, device=device)
+    if forms.query_key is not None:
+        q, k, notes = forms.query_key
         if options.rope_offset is None:
             notes = [note for note in notes if note != NO_OFFSET]
-        form = Form(q, k, key_heads)
-        rows = score_site(site, q, k, notes + updated, asked)
-    elif site.missing:
-        rows = score_missing_outputs(site, asked)
+        form = forms.form
+        rows = score_site(forms.site, q, k, notes + updated, asked)
+    elif forms.output is None:
+        rows = score_missing_outputs(forms.site, asked)
     else:
-        v, o, _, notes = output_projections(site, tensors, asked, dtype=dtype, device=device)
-        form = Form(o, v, key_heads)
-        rows = score_outputs(site, v, o, notes + updated, asked)
-    tensors.clear()
-    return ScoredSite(site, list(islice(rows, None if options.per_head else 1)), form)
+        v, o, _, notes = forms.output
+        form = Form(o, v, forms.key_heads)
+        rows = score_outputs(forms.site, v, o, notes + updated, asked)
+    return ScoredSite(forms.site, list(islice(rows, None if options.per_head else 1)), form)
 
 
 def _build_rows(pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions) -> list[Row]:

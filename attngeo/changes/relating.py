@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from attngeo import embeddings
-from attngeo.bounds.machine import available_memory
+from attngeo.attention.opened import Attention
+from attngeo.attention.options import ReadingOptions
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, VERDICTS, LineageOptions
 from attngeo.changes.stacks import choose_stacks, group_sites
-from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.embeddings.opening import find_table as find_embeddings
@@ -41,12 +41,8 @@ from attngeo.geometry.positions import are_sinusoids
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_table, find_unlike_coordinates
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import ignore_progress
 from attngeo.scores.computing import choose_record, describe_making
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
@@ -55,9 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CPU = torch.device("cpu")
 # A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
-FOLDED = ScoreOptions(fold_norm=True)
+FOLDED = ReadingOptions(fold_norm=True, device="cpu")
 # Beyond this many standard deviations, models are related. Strangers reach 5, also if they are aligned first.
 LEAST_Z = 10
 # Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
@@ -81,9 +76,9 @@ Sites = dict[tuple[str, int], AttentionSite]
 
 
 class _Model(NamedTuple):
-    """An open checkpoint and its self-attention."""
+    """A model that is open, and its self-attention."""
 
-    store: TensorStore
+    attention: Attention
     sites: Sites
 
 
@@ -100,31 +95,30 @@ def relate_models(
     """The row of a candidate, and how it was made; see `attngeo.lineage`. record: keeps it."""
     started = time.perf_counter()
     with (
-        closing(open_store(model, session.hub)) as store,
-        closing(open_store(candidate, session.hub)) as other,
+        Attention.open(model, FOLDED, session) as mine,
+        Attention.open(candidate, FOLDED, session) as others,
         torch.inference_mode(),
     ):
-        sites = _find_sites(store, session.progress)
-        other_sites = _find_sites(other, session.progress)
-        comparison = _pair_sites(_Model(store, sites), _Model(other, other_sites), options.stack)
-        row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref)}
+        one = _Model(mine, _find_self_attention(mine))
+        two = _Model(others, _find_self_attention(others))
+        comparison = _pair_sites(one, two, options.stack)
+        row: Row = {"model": in_utf8(mine.ref), "candidate": in_utf8(others.ref)}
         row |= {"verdict": NOT_TESTABLE, "related": None}
         row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
         if comparison.pairs:
-            row |= _test(store, other, comparison, options, session)
-        description = describe_making(store, list(sites.values()), options, CPU) | {"other": other.ref}
-        record = choose_record(record, store, other)
+            row |= _test(mine, others, comparison, options)
+        description = describe_making(mine, list(one.sites.values()), options) | {"other": others.ref}
+        record = choose_record(record, mine.store, others.store)
     if record is not None:
         record.keep([row], description)
-    log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
+    log.info("%s, %s: %s in %.1f s", mine.ref, others.ref, row["layers"] or row["note"], time.perf_counter() - started)
     return Kept([row], description)
 
 
-def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
+def _find_self_attention(attention: Attention) -> Sites:
     """The self-attention of a model: queries and keys of other widths are of two streams."""
-    sites, _ = sites_of(store, FOLDED, lambda file: report(Progress("download", file)))
     by_place: Sites = {}
-    for site in sites:
+    for site in attention.sites:
         if not site.is_cross and site.d_model == site.key_width:
             by_place.setdefault((site.stack, site.layer), site)
     return by_place
@@ -154,7 +148,7 @@ def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
         reasons = "; ".join(f"{stack}: {reason}" for stack, reason in unlike.items())
         kept = [pair for pair in alike if pair[number].stack not in unlike]
         if not kept:
-            return _Comparison([], [f"the test does not apply: {in_utf8(model.store.ref)}: {reasons}"])
+            return _Comparison([], [f"the test does not apply: {in_utf8(model.attention.ref)}: {reasons}"])
         if len(kept) < len(alike):
             notes.append(f"left out: {reasons}")
         alike = kept
@@ -164,7 +158,7 @@ def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
 def _list_common(one: _Model, two: _Model, stack: str | None) -> list[tuple[AttentionSite, AttentionSite]]:
     """The sites that are in both models by stack, see `choose_stacks`, and number."""
     stacks, others = (group_sites(model.sites.values()) for model in (one, two))
-    refs = (in_utf8(one.store.ref), in_utf8(two.store.ref))
+    refs = (in_utf8(one.attention.ref), in_utf8(two.attention.ref))
     partners = choose_stacks(stacks, others, stack, refs)
     pairs = []
     for (name, layer), site in one.sites.items():
@@ -178,12 +172,12 @@ def _find_unlike(model: _Model) -> dict[str, str]:
     """The stacks whose coordinates may differ from the start, and why."""
     by_stack = group_sites(model.sites.values())
     unlike = {}
-    with about(model.store.ref):
+    with about(model.attention.ref):
         for stack, sites in by_stack.items():
-            reasons = [find_unlike_coordinates(site, model.store.names) for site in sites]
+            reasons = [find_unlike_coordinates(site, model.attention.store.names) for site in sites]
             if all(reasons):  # of some models, only some layers rotate: their stack has positions
                 unlike[stack] = reasons[0]
-            elif _has_sinusoids(model.store, sites[0]):
+            elif _has_sinusoids(model.attention.store, sites[0]):
                 unlike[stack] = "its positions are sinusoids, though its configuration does not say so"
     return unlike
 
@@ -214,13 +208,11 @@ def _name_layers(sites: Iterable[AttentionSite]) -> str:
     return ", ".join(f"{stack} {name_layers(layers)}" for stack, layers in stacks.items()) or "no self-attention"
 
 
-def _test(
-    store: TensorStore, other: TensorStore, comparison: _Comparison, options: LineageOptions, session: Session
-) -> Row:
+def _test(mine: Attention, others: Attention, comparison: _Comparison, options: LineageOptions) -> Row:
     """The columns of the test."""
     alignment = None
     if options.align:
-        alignment, comparison = _align(store, other, comparison, options)
+        alignment, comparison = _align(mine.store, others.store, comparison, options)
         if alignment is None:
             return {"note": "; ".join(comparison.notes)}
     notes = list(comparison.notes)
@@ -229,7 +221,7 @@ def _test(
     shares = []
     heads = 0
     without_form = [0, 0]
-    for sites, forms in zip(comparison.pairs, _read_layers(store, other, comparison, session), strict=True):
+    for sites, forms in zip(comparison.pairs, _read_layers(mine, others, comparison), strict=True):
         layout, other_layout, note = shared_layouts(*sites)
         layouts = (layout, other_layout)
         width = forms[0].left.shape[2]
@@ -257,7 +249,9 @@ def _test(
     smaller_z = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
     judgement = judgement._replace(z=smaller_z)
     are_equal = have_equal_spectra(torch.cat(shares))
-    verdict, reason = _decide(judgement, are_equal=are_equal, advise=partial(_advise, store, other, options))
+    verdict, reason = _decide(
+        judgement, are_equal=are_equal, advise=partial(_advise, mine.store, others.store, options)
+    )
     return {
         "verdict": verdict,
         "related": IS_RELATED.get(verdict),
@@ -294,28 +288,15 @@ def _align(
     return alignment, _Comparison(pairs, notes)
 
 
-def _read_layers(
-    store: TensorStore, other: TensorStore, comparison: _Comparison, session: Session
-) -> Generator[tuple[Form, Form]]:
+def _read_layers(mine: Attention, others: Attention, comparison: _Comparison) -> Generator[tuple[Form, Form]]:
     """The heads of each pair of sites."""
-    memory = max(available_memory() // 8 // session.study.jobs, 1)
     sites, other_sites = ([pair[i] for pair in comparison.pairs] for i in (0, 1))
     with (
-        closing(_read_model(store, sites, memory, session.progress)) as ours,
-        closing(_read_model(other, other_sites, memory, ignore_progress)) as theirs,
+        closing(mine.read(sites, readers=2)) as reads,
+        closing(others.read(other_sites, readers=2, progress=ignore_progress)) as other_reads,
     ):
-        yield from zip(ours, theirs, strict=True)
-
-
-def _read_model(
-    store: TensorStore, sites: list[AttentionSite], memory: int, report: ProgressCallback
-) -> Generator[Form]:
-    """The heads of each site of one model."""
-    with about(store.ref):
-        for site, tensors in read_ahead(store, sites, device=CPU, memory=memory, report=report):
-            q, k, _ = projections(site, tensors, FOLDED, dtype=torch.float32)
-            tensors.clear()
-            yield Form(q, k, key_heads_of(site, "corrected"))
+        for forms, other_forms in zip(reads, other_reads, strict=True):
+            yield forms.form, other_forms.form
 
 
 def _count_without_form(form: Form) -> int:

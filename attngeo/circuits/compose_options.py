@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from attngeo.attention.layers import check_layers
+from attngeo.attention.options import SourceOptions
 from attngeo.choices import one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
-from attngeo.scores.layers import check_layers
-from attngeo.scores.options import SourceOptions
 
 # What a head reads with: its queries, its keys or its values.
 KINDS = ("q", "k", "v")

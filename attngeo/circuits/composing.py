@@ -13,22 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.bounds.machine import available_memory
-from attngeo.checkpoints.opening import open_adapted
+from attngeo.attention.opened import Attention, SiteForms
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import require_outputs
 from attngeo.checkpoints.reference import Model
-from attngeo.checkpoints.store import TensorStore
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.pairs import Direction, LayerPair, list_pairs
-from attngeo.devices import pick_device
 from attngeo.errors import about
 from attngeo.geometry.composition import compositions, fold, standardise, unevenness
 from attngeo.layouts.layout import AttentionSite
-from attngeo.progress import Progress
-from attngeo.scores.computing import DTYPES, choose_record, describe_making, take_finished
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, output_projections, projections, require_outputs
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import select, sites_of
+from attngeo.scores.computing import choose_record, describe_making, take_finished
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
@@ -73,21 +67,20 @@ def compose_model(model: Model, options: ComposeOptions, session: Session, recor
 
     record: keeps each pair of layers when it is finished, and all of them at the end.
     """
-    device = pick_device(options.device)
-    opened = open_adapted(model, options.adapter, session.hub, config=options.config)
-    with closing(opened) as store, about(store.ref), torch.inference_mode():
-        record = choose_record(record, store)
-        asked = ScoreOptions(fold_norm=options.fold_norm)
-        sites, skipped = sites_of(store, asked, lambda file: session.progress(Progress("download", file)), parts="qkvo")
-        sites, missing = _split_missing(select(sites, options.stack, None, store.ref))
+    opened = Attention.open(model, ReadingOptions.of(options), session, parts="qkvo")
+    with opened as attention, about(attention.ref), torch.inference_mode():
+        record = choose_record(record, attention.store)
+        sites, missing = _split_missing(attention.sites)
         pairs = list_pairs(sites, options)
-        description = describe_making(store, sites, options, device) | {"skipped": skipped | missing}
-        records = {} if record is None else take_finished(record, len(pairs), device, session, "pairs of layers")
+        description = describe_making(attention, sites, options) | {"skipped": attention.left_out | missing}
+        records: dict[int, list[Record]] = {}
+        if record is not None:
+            records = take_finished(record, len(pairs), attention.device, session, "pairs of layers")
         left = {number: pair for number, pair in enumerate(pairs) if number not in records}
-        plan = plan_readings(sites, [*left.values()], _choose_memory(options, session), DTYPES[options.precision])
+        plan = plan_readings(sites, [*left.values()], attention.share_memory(), attention.dtype)
         description["layers_read"] = len({reading.number for reading in plan})
         description["readings"] = len(plan)
-        with closing(_compose_pairs(store, sites, left, plan, options, device, session)) as composed:
+        with closing(_compose_pairs(attention, sites, left, plan, options)) as composed:
             for number, of_pair in composed:
                 records[number] = of_pair
                 if record is not None:
@@ -104,10 +97,6 @@ def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dic
     if not known:
         require_outputs(sites[0])
     return known, {site.module: f"its outputs cannot be read: {site.missing}" for site in sites if site.missing}
-
-
-def _choose_memory(options: ComposeOptions, session: Session) -> int:
-    return options.memory or max(available_memory() // 4 // session.study.jobs, 1)
 
 
 def plan_readings(
@@ -151,29 +140,20 @@ def _count_bytes(site: AttentionSite, dtype: torch.dtype) -> int:
 
 
 def _compose_pairs(
-    store: TensorStore,
+    attention: Attention,
     sites: Sequence[AttentionSite],
     pairs: dict[int, LayerPair],
     plan: Sequence[Reading],
     options: ComposeOptions,
-    device: torch.device,
-    session: Session,
 ) -> Generator[tuple[int, list[Record]]]:
     """The number and the records of each pair, as soon as both of its sites are there."""
     numbers = {(pair.a, pair.b): number for number, pair in pairs.items()}
     in_memory: dict[int, FoldedSite] = {}
-    readings = read_ahead(
-        store,
-        [sites[reading.number] for reading in plan],
-        device=device,
-        memory=options.memory,
-        report=session.progress,
-    )
-    for reading, (site, tensors) in zip(plan, readings, strict=True):
+    readings = attention.read([sites[reading.number] for reading in plan])
+    for reading, forms in zip(plan, readings, strict=True):
         if reading.begins_part:
             in_memory.clear()
-        folded = _fold_heads(site, tensors, options, device)
-        tensors.clear()
+        folded = _fold_heads(forms, options)
         here = {**in_memory, reading.number: folded}
         for other in in_memory:
             a, b = sorted((other, reading.number))
@@ -185,16 +165,13 @@ def _compose_pairs(
             in_memory[reading.number] = folded
 
 
-def _fold_heads(
-    site: AttentionSite, tensors: dict[str, Tensor], options: ComposeOptions, device: torch.device
-) -> FoldedSite:
-    asked = ScoreOptions(fold_norm=options.fold_norm)
-    dtype = DTYPES[options.precision]
-    q, k, notes = projections(site, tensors, asked, dtype=dtype, device=device)
-    v, o, _, output_notes = output_projections(site, tensors, asked, dtype=dtype, device=device)
-    key_heads = key_heads_of(site, "corrected")
-    k = k[key_heads]
-    v = v[key_heads]
+def _fold_heads(forms: SiteForms, options: ComposeOptions) -> FoldedSite:
+    assert forms.query_key is not None
+    assert forms.output is not None
+    q, k, notes = forms.query_key
+    v, o, _, output_notes = forms.output
+    k = k[forms.key_heads]
+    v = v[forms.key_heads]
     pairs = {"q": (q, k, notes), "k": (k, q, notes), "v": (v, o, output_notes), WRITTEN: (o, v, output_notes)}
     folded: FoldedSite = {}
     for kind, (kept, other, caveats) in pairs.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from attngeo.attention.finding import select
+from attngeo.attention.opened import Attention
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import require_outputs
 from attngeo.bounds.names import list_names, printable
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Parts, advise
+from attngeo.choices import PARTS_OF, advise
 from attngeo.circuits.products import HeadFactors, Side, copying_score, find_pairs
 from attngeo.circuits.word_options import WordOptions
 from attngeo.devices import pick_device
@@ -38,9 +40,6 @@ from attngeo.layouts.model_types import list_unembeddings
 from attngeo.layouts.names import join
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, output_projections, projections
-from attngeo.scores.weights import read, select, sites_of
 from attngeo.session import Session
 
 COLUMNS = (
@@ -49,9 +48,8 @@ COLUMNS = (
 )  # fmt: skip
 # Stacks that read no embeddings of tokens; keys of cross-attention read what an encoder makes of them.
 WITHOUT_TOKENS = ("vision", "audio", "cross")
-FOLDED = ScoreOptions(fold_norm=True)
-# The letters that a circuit needs, and the kinds of its pairs.
-PARTS: dict[str, Parts] = {"qk": "qk", "ov": "vo"}
+FOLDED = ReadingOptions(fold_norm=True, device="cpu")
+# The kinds of pairs of a circuit.
 KINDS = {"qk": ("attends",), "ov": ("promotes", "suppresses")}
 FIRST_NUMBER = re.compile(r"\d+(?=\.|$)")
 
@@ -110,12 +108,12 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     device = pick_device(options.device)
     labels = None if options.tokens is None else _read_labels(options.tokens)
     with torch.inference_mode():
-        with closing(open_store(model, session.hub)) as store, about(store.ref):
-            sites, _ = sites_of(store, FOLDED, parts=PARTS[options.circuit])
+        with Attention.open(model, FOLDED, session, parts=PARTS_OF[options.circuit]) as attention, about(attention.ref):
+            store = attention.store
             table, _ = find_table(store, "input")
             output_table, table_notes = find_table(store, "output") if options.circuit == "ov" else (table, [])
-            site = _choose_site(sites, table, options, store)
-            circuit = _read_circuit(store, site, options)
+            site = _choose_site(attention, table, options)
+            circuit = _read_circuit(attention, site, options.head)
         open_table = partial(open_embedding, model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
         inputs = open_table()
         outputs = inputs if output_table == table else open_table(table="output")
@@ -160,12 +158,14 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     return frame
 
 
-def _choose_site(sites: list[AttentionSite], table: str, options: WordOptions, store: TensorStore) -> AttentionSite:
+def _choose_site(attention: Attention, table: str, options: WordOptions) -> AttentionSite:
     """The site of the layer, in the stack that is asked for, or the first one whose tokens the circuit can connect.
 
     table: the token embeddings. Raises UsageError if there is no such layer or head, UnsupportedModelError if tokens
     say nothing of the stack.
     """
+    sites = attention.sites
+    store = attention.store
     has_decoder = any(site.is_cross for site in sites) or store.config.get("is_encoder_decoder") is True
 
     def explain(stack: str) -> str:
@@ -191,17 +191,19 @@ def _choose_site(sites: list[AttentionSite], table: str, options: WordOptions, s
     return site
 
 
-def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions) -> HeadFactors:
+def _read_circuit(attention: Attention, site: AttentionSite, head: int) -> HeadFactors:
     """The two factors of one head, with the gains of the normalisations around them."""
-    tensors = read(store, site)
-    key_head = key_heads_of(site, "corrected")[options.head]
-    if options.circuit == "qk":
-        q, k, notes = projections(site, tensors, FOLDED, dtype=torch.float32)
-        circuit = HeadFactors(q[options.head], k[key_head], notes)
+    require_outputs(site)
+    forms = attention.read_site(site)
+    key_head = forms.key_heads[head]
+    if forms.output is None:
+        assert forms.query_key is not None
+        q, k, notes = forms.query_key
+        circuit = HeadFactors(q[head], k[key_head], notes)
     else:
-        outputs = output_projections(site, tensors, FOLDED, dtype=torch.float32)
-        gain, note = _read_final_gain(store, site)
-        circuit = HeadFactors(outputs.v[key_head], outputs.o[options.head] * gain, [*outputs.notes, note])
+        gain, note = _read_final_gain(attention.store, site)
+        outputs = forms.output
+        circuit = HeadFactors(outputs.v[key_head], outputs.o[head] * gain, [*outputs.notes, note])
     if not all(factor.isfinite().all() for factor in (circuit.left, circuit.right)):
         raise CorruptCheckpointError(f"{site.module} has NaN or Inf in its weights; download the model again")
     return circuit

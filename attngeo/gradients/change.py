@@ -21,15 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import key_heads_of, projections
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import UnsupportedModelError
 from attngeo.geometry.factors import rotate
 from attngeo.geometry.forms import Form, rescale
 from attngeo.layouts.layout import AttentionSite, LatentLayout
 from attngeo.layouts.rotary import rotary_frequencies, rotates
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.weights import read
 
 # The largest distance of logits that are computed from Wq and Wk to those of the model, as a share of these. Half
 # precision stays below it, and a normalisation of queries and keys does not.
@@ -103,7 +102,9 @@ def read_projections(
     if isinstance(site.layout, LatentLayout):
         return None
     dtype = torch.promote_types(x.dtype, torch.float32)
-    q, k, _ = projections(site, read(store, site), ScoreOptions(with_bias=True), dtype=dtype, device=x.device)
+    q, k, _ = projections(
+        site, store.read_all(site.reads), ReadingOptions(with_bias=True), dtype=dtype, device=x.device
+    )
     # Copies, as training may change the weights before the gradients are looked at.
     found = Projections(q.clone(), k.clone(), key_heads_of(site, "corrected"), _find_rotation(site, x))
     queries, keys = found.project(x)

@@ -33,6 +33,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from attngeo.attention.finding import sites_of
+from attngeo.attention.options import ReadingOptions
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory
@@ -41,8 +43,6 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_
 from attngeo.gradients.change import Projections, read_projections
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.weights import sites_of
 from attngeo.verification.loading import evaluate
 
 # The name of our attention function in transformers, and that of each model's eager one in its modeling file.
@@ -176,7 +176,7 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
     """
     require_gradients(model)
     store = ModuleStore(model, on_device=True)
-    sites, left_out = sites_of(store, ScoreOptions(with_bias=True))
+    sites, left_out = sites_of(store, ReadingOptions(with_bias=True))
     sites = [site for site in sites if not site.is_cross]
     predictions = sum(int(_find_predicted(batch, objective).sum()) for batch in batches)
     by_module: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}

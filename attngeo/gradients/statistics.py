@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.attention.projections import key_heads_of
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
 from attngeo.geometry.spectra import to_float64
 from attngeo.gradients.change import change_form
@@ -20,7 +21,6 @@ from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_forms, score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of
 from attngeo.scores.spec import SPREADS, score_names
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.opening import open_adapted
+from attngeo.attention.opened import Attention, SiteForms
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import NO_OFFSET
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import about
@@ -33,19 +34,13 @@ from attngeo.layouts.positions import (
     has_relative_terms,
     sees_later,
 )
-from attngeo.positions.options import FARTHEST, KERNEL, MEASURES
-from attngeo.progress import Progress
+from attngeo.positions.options import FARTHEST, KERNEL, MEASURES, PositionOptions
 from attngeo.scores.computing import choose_record, describe_making, encode_texts
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import NO_OFFSET, key_heads_of, projections
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
 # How the names of stacks end whose queries are learned.
 POOLING = "pooling"
-CPU = torch.device("cpu")
 Row = dict[str, Any]
 
 
@@ -63,36 +58,31 @@ class _Measures(NamedTuple):
     source: str
 
 
-def compute(model: Model, options: ScoreOptions, session: Session, record: ResultRecord | None) -> Kept:
+def compute(model: Model, options: PositionOptions, session: Session, record: ResultRecord | None) -> Kept:
     """The rows of the table of positions, and how they were made; see `attngeo.positions.measure`.
 
     record: keeps them.
     """
-    opened = open_adapted(model, options.adapter, session.hub, config=options.config)
-    with closing(opened) as store, about(store.ref), torch.inference_mode():
-        sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
-        require_updates(store, sites)
-        sites = select(sites, options.stack, options.layers, store.ref)
-        common = {"model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type")}
+    opened = Attention.open(model, ReadingOptions.of(options, device="cpu"), session)
+    with opened as attention, about(attention.ref), torch.inference_mode():
         tables: dict[str, Tensor] = {}
-        rows = []
-        for site, tensors in read_ahead(store, sites, device=CPU, memory=options.memory, report=session.progress):
-            q, k, notes = projections(site, tensors, options, dtype=torch.float32)
-            tensors.clear()
-            notes = [note for note in notes if note != NO_OFFSET]
-            form = Form(q, k, key_heads_of(site, "corrected"))
-            rows += [encode_texts(common | row) for row in _measure_site(store, site, form, notes, tables)]
-        result = Kept(rows, describe_making(store, sites, options, CPU) | {"skipped": skipped})
-        record = choose_record(record, store)
+        rows: list[Row] = []
+        for forms in attention.read():
+            rows += [encode_texts(attention.name() | row) for row in _measure_site(attention.store, forms, tables)]
+        about_all = describe_making(attention, attention.sites, options) | {"skipped": attention.left_out}
+        result = Kept(rows, about_all)
+        record = choose_record(record, attention.store)
     if record is not None:
         record.keep(*result)
     return result
 
 
-def _measure_site(
-    store: TensorStore, site: AttentionSite, form: Form, notes: list[str], tables: dict[str, Tensor]
-) -> Iterator[Row]:
+def _measure_site(store: TensorStore, forms: SiteForms, tables: dict[str, Tensor]) -> Iterator[Row]:
     """The rows of the heads of a site. tables: of positions that were read before, by name."""
+    assert forms.query_key is not None
+    site = forms.site
+    form = forms.form
+    notes = [note for note in forms.query_key.notes if note != NO_OFFSET]
     offsets = range(-FARTHEST if sees_later(site) else 0, FARTHEST + 1)
     measures = _measure_form(store, site, form, offsets, tables)
     for head, key_head in enumerate(form.key_heads):

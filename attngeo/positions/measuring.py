@@ -12,7 +12,6 @@ from attngeo.checkpoints.reference import Model
 from attngeo.keywords import takes
 from attngeo.positions.options import MEASURES, PositionOptions, position_columns
 from attngeo.progress import ProgressCallback
-from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import build_frame, find_record, load_kept
 from attngeo.session import ResultOptions, Session
 
@@ -79,12 +78,11 @@ def measure(  # noqa: D417 - the keywords are those of a session
 
 def measure_model(model: Model, session: Session, *, options: PositionOptions) -> pd.DataFrame:
     """The table of positions of one model: `measure` with a session."""
-    reading = ScoreOptions(**options.given)
-    identity, record = find_record("positions", model, reading, session)
+    identity, record = find_record("positions", model, options, session)
     kept = load_kept(record, "positions", session)
     if kept is None:
         from attngeo.positions.computing import compute
 
-        kept = compute(model if identity is None else identity.ref, reading, session, record)
+        kept = compute(model if identity is None else identity.ref, options, session, record)
     frame = build_frame("Positions that heads look at", kept, position_columns(), options, identity)
     return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attngeo.attention.layers import check_layers
+from attngeo.attention.options import SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
-from attngeo.scores.layers import check_layers
-from attngeo.scores.options import SourceOptions
 
 # The largest offset of the columns of the kernel, and that among which its peak is searched.
 LAST_COLUMN, FARTHEST = 8, 64

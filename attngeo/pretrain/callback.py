@@ -15,6 +15,8 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
+from attngeo.attention.finding import select, sites_of
+from attngeo.attention.projections import projections
 from attngeo.checkpoints.adapted_module import open_module
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
@@ -22,10 +24,8 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.curves import geometry_columns
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import projections
 from attngeo.scores.score import INTEGERS
 from attngeo.scores.summary import spread_of, statistics
-from attngeo.scores.weights import select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.attention.finding import select, sites_of
+from attngeo.attention.projections import key_heads_of
 from attngeo.bounds.names import name_type
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
@@ -19,8 +21,6 @@ from attngeo.errors import ShapeError, UnsupportedModelError, UsageError, about
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
 from attngeo.pretrain.presets import INITS
 from attngeo.pretrain.references import parse_init
-from attngeo.scores.projections import key_heads_of
-from attngeo.scores.weights import read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = 0.7
@@ -283,7 +283,9 @@ def _make_copies(
     expected = _describe_sizes(site)
     if got != expected:
         raise ShapeError(f"{source.ref}: {source_site.module} has {got}, expected {expected} as {site.module} has")
-    factors = assemble(source_site, {name: _to_exact(tensor) for name, tensor in read(source, source_site).items()})
+    factors = assemble(
+        source_site, {name: _to_exact(tensor) for name, tensor in source.read_all(source_site.reads).items()}
+    )
     yield from _write_heads(site, tensors, factors["q"].weight, factors["k"].weight)
 
 

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, create_model
 from attngeo import gradients
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
+from attngeo.attention.options import SourceOptions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.changes.compare import compare_pair, list_pairs
 from attngeo.changes.compare_options import CompareOptions
@@ -39,7 +40,7 @@ from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
-from attngeo.scores.options import ScoreOptions, SourceOptions
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session

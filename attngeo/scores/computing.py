@@ -15,15 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attngeo.bounds.machine import available_memory
+from attngeo.attention.opened import Attention, SiteForms
+from attngeo.attention.projections import key_heads_of, require_outputs
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import PARTS_OF, Precision
-from attngeo.devices import pick_device
-from attngeo.errors import UsageError, about
+from attngeo.choices import PARTS_OF
+from attngeo.errors import about
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
@@ -31,22 +30,11 @@ from attngeo.options import Options
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import (
-    key_heads_of,
-    output_projections,
-    projections,
-    require_outputs,
-    update_factors,
-)
-from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
-from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
 log = logging.getLogger(__name__)
-
-DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 # One row of the table of scores: column → value.
 Row = dict[str, Any]
@@ -59,37 +47,25 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
     the session wants fresh results, they are removed.
     """
     started = time.perf_counter()
-    device = pick_device(options.device)
-    if device.type == "mps" and options.precision == "float64":
-        raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
-    opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only)
-    with closing(opened) as store, about(store.ref), torch.inference_mode():
-        record = choose_record(record, store)
-        sites, skipped = sites_of(
-            store, options, lambda file: session.progress(Progress("download", file)), parts=PARTS_OF[options.circuit]
-        )
-        require_updates(store, sites)
-        sites = select(sites, options.stack, options.layers, store.ref)
+    opened = Attention.open(model, options, session, parts=PARTS_OF[options.circuit], only_updates=options.adapter_only)
+    with opened as attention, about(attention.ref), torch.inference_mode():
+        sites = attention.sites
+        record = choose_record(record, attention.store)
         if options.circuit == "ov" and all(site.missing for site in sites):
             require_outputs(sites[0])
-        description = describe_making(store, sites, options, device) | {"skipped": skipped}
-        rows = {} if record is None else take_finished(record, len(sites), device, session, "layers")
+        description = describe_making(attention, sites, options) | {"skipped": attention.left_out}
+        rows = {} if record is None else take_finished(record, len(sites), attention.device, session, "layers")
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
-        common = {
-            "model": store.ref,
-            "revision": store.revision,
-            "model_type": store.config.get("model_type"),
-            "parameters": store.parameters,
-        }
-        with closing(_score_sites(store, list(missing.values()), options, device, session)) as scored:
+        common = attention.name() | {"parameters": attention.store.parameters}
+        with closing(_score_sites(attention, list(missing.values()), options)) as scored:
             for (number, site), rows_of_site in zip(missing.items(), scored, strict=True):
-                of_site = common | {"format": _describe_format(store, site)}
+                of_site = common | {"format": _describe_format(attention.store, site)}
                 rows[number] = [encode_texts(of_site | row) for row in rows_of_site]
                 if record is not None:
                     record.keep_part(number, rows[number], description)
     in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
     result = Kept(list(in_order), description)
-    log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
+    log.info("%s: %d rows in %.1f s", attention.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
         record.keep(*result)
     return result
@@ -125,35 +101,22 @@ def encode_texts(row: Row) -> Row:
     return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _score_sites(
-    store: TensorStore,
-    sites: list[AttentionSite],
-    options: ScoreOptions,
-    device: torch.device,
-    session: Session,
-) -> Generator[list[Row]]:
+def _score_sites(attention: Attention, sites: list[AttentionSite], options: ScoreOptions) -> Generator[list[Row]]:
     """The rows of each site, without what all rows of the model have in common."""
-    dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(store.count_nbytes(site.reads) for site in sites) / 1e6
+    size = sum(attention.store.count_nbytes(site.reads) for site in sites) / 1e6
     what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
-    log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
-    memory = options.memory
-    if memory is None and session.study.jobs > 1:  # processes share a quarter of the free memory
-        memory = max(available_memory() // 4 // session.study.jobs, 1)
-    for site, tensors in read_ahead(store, sites, device=device, memory=memory, report=session.progress):
+    log.info("%s: %s, on %s in %s", attention.ref, what, attention.device, options.precision)
+    for forms in attention.read(sites, convention=options.convention):
         scored = []
-        if options.circuit != "ov":
-            q, k, notes = projections(site, tensors, options, dtype=dtype, device=device)
-            notes += _option_notes(options)
-            if options.adapter_only and q.shape[-1] == k.shape[-1]:
-                form, layer = update_factors(site, tensors, q, k, options)
-                scored.append(_score_rows(_begin_rows(site, options), form, layer, notes, options))
+        if forms.query_key is not None:
+            notes = forms.query_key.notes + _option_notes(options)
+            if forms.update is not None:
+                scored.append(_score_rows(_begin_rows(forms.site, options), *forms.update, notes, options))
             else:
-                scored.append(score_site(site, q, k, notes, options))
+                scored.append(score_site(forms.site, forms.query_key.q, forms.query_key.k, notes, options))
         if options.circuit != "qk":
-            scored.append(_read_outputs(site, tensors, dtype, device, options))
-        tensors.clear()
+            scored.append(_score_output(forms, options))
         yield [row for rows in scored for row in islice(rows, None if options.per_head else 1)]
 
 
@@ -185,15 +148,12 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
     return _score_rows(_begin_rows(site, options), form, layer_form(form), notes, options)
 
 
-def _read_outputs(
-    site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device, options: ScoreOptions
-) -> Iterator[Row]:
-    """What `score_outputs` returns, of the tensors of a site."""
-    if site.missing:
-        return score_missing_outputs(site, options)
-    outputs = output_projections(site, tensors, options, dtype=dtype, device=device)
-    notes = [*outputs.notes, *_option_notes(options)]
-    return score_outputs(site, outputs.v, outputs.o, notes, options)
+def _score_output(forms: SiteForms, options: ScoreOptions) -> Iterator[Row]:
+    """What `score_outputs` returns, or the rows without scores of a site whose values and outputs are not known."""
+    if forms.output is None:
+        return score_missing_outputs(forms.site, options)
+    notes = [*forms.output.notes, *_option_notes(options)]
+    return score_outputs(forms.site, forms.output.v, forms.output.o, notes, options)
 
 
 def score_outputs(site: AttentionSite, v: Tensor, o: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
@@ -287,12 +247,10 @@ def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
 
-def describe_making(
-    store: TensorStore, sites: list[AttentionSite], options: Options, device: torch.device
-) -> dict[str, Any]:
-    """How results are made, for reports and for the list of what is kept."""
+def describe_making(attention: Attention, sites: Sequence[AttentionSite], options: Options) -> dict[str, Any]:
+    """How results are made, for reports and for the list of what is kept. sites: those that they are about."""
     return {
-        **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
-        "layers": len(sites), "options": dict(options),
+        **software(), **machine(), "model": attention.ref, "revision": attention.store.revision,
+        "device": str(attention.device), "layers": len(sites), "options": dict(options),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }  # fmt: skip

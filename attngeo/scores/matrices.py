@@ -6,7 +6,6 @@ A row of W_qk belongs to an input dimension of the queries, a column to one of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,11 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from attngeo.attention.finding import select
+from attngeo.attention.opened import Attention
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import require_outputs
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.choices import PARTS_OF, OneCircuit, real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
@@ -23,9 +25,6 @@ from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer
 from attngeo.geometry.scores import is_outlier, norms_and_thresholds
 from attngeo.geometry.spectra import random_edge, singular_values
 from attngeo.keywords import takes
-from attngeo.scores.projections import key_heads_of, output_projections, projections
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import read, select, sites_of
 from attngeo.session import Session
 
 # Squares along an edge; a screen cannot show more.
@@ -114,18 +113,23 @@ def _read_form(
 
     Raises what opening a model raises, CheckpointError and UsageError.
     """
-    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store, parts=PARTS_OF[circuit])
-        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
+    options = ReadingOptions(device="cpu", precision="float64")
+    opened = Attention.open(model, options, Session(hub=hub), parts=PARTS_OF[circuit])
+    with opened as attention, about(attention.ref), torch.inference_mode():
+        site = select(attention.sites, stack or attention.sites[0].stack, [layer], attention.ref)[0]
         if head is not None and not 0 <= head < site.heads:
-            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        key_heads = key_heads_of(site, "corrected")
-        if circuit == "qk":
-            left, right, _ = projections(site, read(store, site), dtype=torch.float64)
-            needed = "query or key"
-        else:
-            left, right, _, _ = output_projections(site, read(store, site), dtype=torch.float64)
-            needed = "value or output"
+            expected = f"expected from 0 to {site.heads - 1}"
+            raise UsageError(f"{attention.ref} has no head {head} in layer {layer}, {expected}")
+        require_outputs(site)
+        forms = attention.read_site(site)
+    key_heads = forms.key_heads
+    if forms.output is None:
+        assert forms.query_key is not None
+        left, right, _ = forms.query_key
+        needed = "query or key"
+    else:
+        left, right, _, _ = forms.output
+        needed = "value or output"
     if left.shape[-1] != right.shape[-1]:
         raise CheckpointError(
             f"{site.module}: its matrix is {left.shape[-1]} × {right.shape[-1]}, expected a square one; choose another "
@@ -139,7 +143,7 @@ def _read_form(
     form = of_layer if head is None else Form(heads.left[[head]], heads.right[[heads.key_heads[head]]], [0])
     if not (form.left.isfinite().all() and form.right.isfinite().all()):
         raise CheckpointError(f"{site.module} has NaN or Inf in its {needed} weights")
-    return form, {"model": store.ref, "stack": site.stack, "layer": layer, "head": head, "circuit": circuit}
+    return form, {"model": attention.ref, "stack": site.stack, "layer": layer, "head": head, "circuit": circuit}
 
 
 def measure_spectrum(
@@ -244,9 +248,9 @@ def count_outliers(
     gamma = real("gamma", gamma, 0)
     of_layers: list[NDArray[np.bool_]] = []  # [2, 1, d_model] each, rows first
     of_heads: list[NDArray[np.bool_]] = []  # [2, heads, d_model]
-    with closing(open_store(model, session.hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store)
-        sites = select(sites, stack or sites[0].stack, None, store.ref)
+    options = ReadingOptions(device="cpu")
+    with Attention.open(model, options, session) as attention, about(attention.ref), torch.inference_mode():
+        sites = select(attention.sites, stack or attention.sites[0].stack, None, attention.ref)
         widths = sorted({site.d_model for site in sites} | {site.key_width for site in sites})
         if len(widths) > 1:
             raise UnsupportedModelError(
@@ -254,18 +258,15 @@ def count_outliers(
                 "number, so that layers have rows and columns in common; choose another stack with $stack",
                 "stack",
             )
-        for site, tensors in read_ahead(store, sites, device=torch.device("cpu"), report=session.progress):
-            q, k, _ = projections(site, tensors, dtype=torch.float32)
-            tensors.clear()
-            heads = Form(q, k, key_heads_of(site, "corrected"))
-            of_layers.append(_find_outliers(layer_form(heads), gamma))
-            of_heads.append(_find_outliers(heads, gamma))
+        for forms in attention.read(sites):
+            of_layers.append(_find_outliers(layer_form(forms.form), gamma))
+            of_heads.append(_find_outliers(forms.form, gamma))
     outliers = {"layers": np.concatenate(of_layers, 1), "heads": np.concatenate(of_heads, 1)}
     counts = _count_shared(outliers)
-    table = counts.assign(model=store.ref, stack=sites[0].stack)[["model", "stack", *counts.columns]]
+    table = counts.assign(model=attention.ref, stack=sites[0].stack)[["model", "stack", *counts.columns]]
     table.attrs = {
         "title": "Outliers that layers and heads share",
-        "model": str(store.ref),
+        "model": str(attention.ref),
         "gamma": gamma,
         "d_model": widths[0],
         "of_layers": outliers["layers"].shape[1],

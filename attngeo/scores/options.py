@@ -8,38 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from attngeo.choices import Circuit, Convention, Precision, one_of
+from attngeo.attention.options import ReadingOptions
+from attngeo.choices import Circuit, Convention, one_of
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
-from attngeo.scores.layers import check_layers
+from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.scores.spec import SCORES
 
 # In place of the names of all scores.
 ALL = "all"
-# Beyond this many positions, float64 cannot represent the angle of a rotation.
-LARGEST_OFFSET = 2**31
-
-
-def _adapter_option() -> Any:
-    return option(
-        (),
-        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
-        panel=INPUT,
-        metavar="REF",
-        parse=as_texts,
-        repeated=True,
-    )
-
-
-def _config_option() -> Any:
-    return option(
-        None,
-        "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
-        panel=INPUT,
-        metavar="REF",
-        parse=str,
-        advanced=True,
-    )
 
 
 def parse_scores(names: Any) -> tuple[str, ...]:
@@ -57,29 +33,13 @@ def parse_scores(names: Any) -> tuple[str, ...]:
     return tuple(name for name, spec in SCORES.items() if spec.is_optional and {name, ALL} & {*chosen})
 
 
-class SourceOptions(Options):
-    """What is read of a model, beside its weights."""
+class ScoringOptions(Options):
+    """Which matrices are scored, and with which formulas."""
 
-    adapter: Sequence[str] = _adapter_option()
-    config: str | None = _config_option()
-
-
-class ScoreOptions(Options):
-    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
+    # In a base of their own, because help lists the options of bases first, in reverse.
 
     per_head: bool = option(False, "Add one row for each head", panel=INPUT)
-    stack: str | None = option(
-        None,
-        "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
-        panel=INPUT,
-        metavar="NAME",
-    )
-    layers: Sequence[int] | None = option(
-        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
-    )
-    adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
-    config: str | None = _config_option()
     circuit: Circuit = option(
         "qk",
         "Matrix of each head: queries with keys (qk), values with outputs (ov), or both",
@@ -100,40 +60,10 @@ class ScoreOptions(Options):
         "Formulas: corrected follows the paper's definitions, published those of its tables S4 and S5",
         panel=COMPUTATION,
     )
-    with_bias: bool = option(
-        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
-    )
-    fold_norm: bool = option(
-        False,
-        "Include the gain of the normalisation before attention; in Wv·Wo, that of one after it, too",
-        panel=COMPUTATION,
-    )
-    rope_offset: int = option(
-        0,
-        "Query position minus key position, for rotary embeddings",
-        panel=COMPUTATION,
-        metavar="Δ",
-        least=-LARGEST_OFFSET,
-        most=LARGEST_OFFSET,
-        advanced=True,
-    )
-    precision: Precision = option(
-        "float32",
-        "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)",
-        panel=COMPUTATION,
-        advanced=True,
-    )
-    device: str = device_option()
-    memory: int | None = option(
-        None,
-        "Memory for the weights of layers in flight; at least one layer is read",
-        panel=RUNNING,
-        metavar="SIZE",
-        shown_default="a quarter of what is free",
-        least=1,
-        parse=parse_bytes,
-        advanced=True,
-    )
+
+
+class ScoreOptions(ReadingOptions, ScoringOptions):
+    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
 
     @property
     def added_columns(self) -> tuple[str, ...]:

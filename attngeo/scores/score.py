@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from attngeo.attention.options import SourceOptions
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify
@@ -20,7 +21,7 @@ from attngeo.keywords import takes
 from attngeo.options import Options
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
-from attngeo.scores.options import ScoreOptions, SourceOptions, parse_scores
+from attngeo.scores.options import ScoreOptions, parse_scores
 from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -143,7 +144,7 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
 def find_record(
     kind: str,
     model: Model,
-    options: ScoreOptions | SourceOptions,
+    options: SourceOptions,
     session: Session,
     form: ResultForm = KEPT_FORM,
 ) -> tuple[Identity | None, ResultRecord | None]:

@@ -11,14 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import key_heads_of, output_projections, projections
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, output_projections, projections
-from attngeo.scores.weights import read
 from attngeo.verification.comparing import TOLERANCE, Prediction, compare
 from attngeo.verification.mixing import record_mixtures
 from attngeo.verification.probing import OnRun, RunModel, align_products, run_on_vectors, vectors_of_runs
@@ -26,7 +25,7 @@ from attngeo.verification.recording import Recorder, record_products
 from attngeo.verification.written import OutputComparison, OutputPrediction, align_mixtures, compare_outputs
 
 # What is compared: queries and keys with their biases.
-COMPARED = ScoreOptions(with_bias=True)
+COMPARED = ReadingOptions(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "heads agree", "parts agree", "differs", "no product", "not run"]
 # Verdicts of values and outputs that need a reason → the notes one of which a site must have.
@@ -93,25 +92,25 @@ def _module_of(pattern: str) -> str:
     return pattern
 
 
-def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> Prediction:
+def predict(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
     """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
 
     options: which bilinear form; with biases.
     """
     with about(store.ref):
-        q, k, _ = projections(site, read(store, site), options, dtype=torch.float32)
+        q, k, _ = projections(site, store.read_all(site.reads), options, dtype=torch.float32)
     query, query_with_bias = _apply_weight(q, site.d_model)
     key, key_with_bias = _apply_weight(k[key_heads_of(site, "corrected")], site.key_width)
     return Prediction(query, key, query_with_bias, key_with_bias)
 
 
-def predict_outputs(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> OutputPrediction:
+def predict_outputs(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> OutputPrediction:
     """What a site writes for the vector that is the input of each run. Reads its values and outputs only.
 
     options: which form; with biases. Raises UnsupportedModelError if its values or outputs are not known.
     """
     with about(store.ref):
-        v, o, bias, _ = output_projections(site, read(store, site), options, dtype=torch.float32)
+        v, o, bias, _ = output_projections(site, store.read_all(site.reads), options, dtype=torch.float32)
     _, values = _apply_weight(v, site.key_width)
     written = torch.einsum("hrk,hkd->rd", values[key_heads_of(site, "corrected")], o)
     return OutputPrediction(values, o, written if bias is None else written + bias)

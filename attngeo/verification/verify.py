@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from torch import nn
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
@@ -23,7 +24,6 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, name_layers, pattern_of
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
-from attngeo.scores.weights import sites_of
 from attngeo.session import Session
 from attngeo.verification.checking import (
     COMPARED,

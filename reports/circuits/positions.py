@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, WhisperForConditionalGeneration
 
 import attngeo
+from attngeo.attention.projections import key_heads_of
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.figures.save import save_figure
 from attngeo.figures.style import finish_figure
@@ -24,7 +25,6 @@ from attngeo.geometry.forms import Form
 from attngeo.geometry.positions import FAST, PairStatistics, pair_statistics, previous_token, rotary_kernel
 from attngeo.layouts.positions import SiteRotation, find_rotation
 from attngeo.positions import measure
-from attngeo.scores.projections import key_heads_of
 
 HERE = Path(__file__).parent
 PRETRAINED = HERE.parents[1] / "build/pretrained"

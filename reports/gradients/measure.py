@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from attngeo import attention_sites, symmetry
+from attngeo.attention.weights import SiteWeights
 from attngeo.choices import Objective
 from attngeo.gradients import GradientCallback, measure, read_batches
 from attngeo.gradients.options import GradientOptions
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.text import prepare_text
-from attngeo.scores.weights import SiteWeights
 
 HERE = Path(__file__).parent
 DEMO_SEEDS, TRAINING_SEEDS = range(5), range(2)

@@ -33,6 +33,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attngeo
+from attngeo.attention.projections import key_heads_of
 from attngeo.changes.forms import find_rotary_pairs
 from attngeo.geometry.forms import Form
 from attngeo.geometry.lineage import (
@@ -44,7 +45,6 @@ from attngeo.geometry.lineage import (
     spectral_distances,
 )
 from attngeo.geometry.offsets import PairLayout
-from attngeo.scores.projections import key_heads_of
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build/lineage"

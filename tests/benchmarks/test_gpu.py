@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import attngeo
+from attngeo.attention.finding import sites_of
+from attngeo.attention.projections import projections
 from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.provenance import machine, software
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import projections
-from attngeo.scores.weights import read, sites_of
 
 pytestmark = pytest.mark.gpu
 
@@ -102,13 +102,13 @@ def measure(folder: Path, width: int, device: torch.device) -> Row:
         def read_all() -> None:
             forget(path)
             for site in sites:
-                read(store, site)
+                store.read_all(site.reads)
 
         def whole() -> None:
             forget(path)
             attngeo.score(folder, per_head=True, device=str(device), fresh=True)
 
-        on_cpu = read(store, sites[0])
+        on_cpu = store.read_all(sites[0].reads)
         on_gpu = {name: tensor.to(device) for name, tensor in on_cpu.items()}
 
         def compute_layer() -> None:

@@ -12,12 +12,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.measure import by_turns, forget, peak_gigabytes
 
 import attngeo
+from attngeo.attention.finding import sites_of
+from attngeo.attention.projections import projections
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import projections
-from attngeo.scores.weights import read, sites_of
 
 
 @pytest.mark.parametrize(("precision", "per_head"), [("float32", True), ("fast", True), ("fast", False)])
@@ -30,12 +30,12 @@ def test_a_checkpoint_against_its_slower_half(
     """
     with closing(open_store(mistral)) as store:
         sites, _ = sites_of(store)
-        in_memory = [read(store, site) for site in sites]
+        in_memory = [store.read_all(site.reads) for site in sites]
 
         def read_alone() -> None:
             forget(mistral / "model.safetensors")
             for site in sites:
-                read(store, site)
+                store.read_all(site.reads)
 
         def compute_alone() -> None:
             with torch.inference_mode():

@@ -22,12 +22,12 @@ from support.mistakes import MISTAKES, write_files
 from support.mistral import DH, D, H, K
 from torch import Tensor
 
+from attngeo.attention.finding import sites_of
+from attngeo.attention.projections import projections
 from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import projections
-from attngeo.scores.weights import read, sites_of
 
 # CPU seconds in which a mistake is answered.
 MISTAKE = 0.6
@@ -36,7 +36,7 @@ MISTAKE = 0.6
 def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:
     store = open_store(mistral)
     site = sites_of(store)[0][0]
-    return site, read(store, site)
+    return site, store.read_all(site.reads)
 
 
 def by_definition(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ def test_tiny_heads_against_forming_every_matrix(tmp_path: Path, benchmark: Benc
             weight = torch.randn(heads * head_dim, d_model, generator=generator)
             tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = weight
     store = open_store(write_single(tmp_path, tensors, config))
-    weights = [(site, read(store, site)) for site in sites_of(store)[0]]
+    weights = [(site, store.read_all(site.reads)) for site in sites_of(store)[0]]
     sites = [(site, *projections(site, of_site, dtype=torch.float32)) for site, of_site in weights]
 
     def factored() -> list[list[dict[str, object]]]:

@@ -13,13 +13,13 @@ import torch
 from support.check_model import check_model
 from torch import Tensor
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
 from attngeo.layouts.rules import SINK
-from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, EXPLAINED, Findings, predict, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
 from attngeo.verification.drives import run_drives

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers.models.auto import modeling_auto
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.layouts.names import pattern_of
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.weights import sites_of
 from attngeo.verification.drives import attention_modules, find_drives, run_drives
 from census.build import PLANS, construct, in_one_line
 from census.classes import config_class_of

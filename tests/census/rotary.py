@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, Rotary
 from attngeo.layouts.rotary import rotary_frequencies
-from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, predict
 from attngeo.verification.comparing import TOLERANCE, compare
 from attngeo.verification.drives import Drive, run_drives

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support import check_model
 
+from attngeo.attention import projections
 from attngeo.layouts import layout, model_types, modules, outputs, rules
 from attngeo.layouts.layout import Family, make_fused
 from attngeo.layouts.sections import TowerSection
-from attngeo.scores import projections
 from attngeo.verification import checking
 from census.examine import examine
 

@@ -35,6 +35,7 @@ from support.tiny_models import SEQ2SEQ, TINY_MODELS
 from transformers import IJepaConfig, IJepaModel
 
 import attngeo
+from attngeo.attention.finding import sites_of
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
@@ -43,7 +44,6 @@ from attngeo.geometry.matching import match_heads
 from attngeo.geometry.positions import are_sinusoids
 from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import Progress
-from attngeo.scores.weights import sites_of
 
 Built = Callable[[str], Any]
 Saved = Callable[[str], Path]

@@ -23,10 +23,10 @@ from support.gguf_files import KEYS, NAMES, draw_state, rename, write_tensors
 from torch import Tensor
 
 import attngeo
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.first_bytes import LOOKED_AT, MARKS, OTHER_ANSWERS, recognise
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
-from attngeo.scores.weights import sites_of
 
 # The names that files have, and what messages call the formats that these say.
 EXPECTED = {

@@ -25,12 +25,12 @@ from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gp
 from torch import Tensor
 
 import attngeo
+from attngeo.attention.survey import survey
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.quantised.fields import SCHEME, WEIGHTS
 from attngeo.checkpoints.quantised.store import METHODS, DecodingStore
 from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
-from attngeo.scores.survey import survey
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,

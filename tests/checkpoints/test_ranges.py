@@ -26,6 +26,7 @@ from support.messages import refuses
 from torch.utils.serialization import config as serialization
 
 import attngeo
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints import remote, speed
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.extent import Extent
@@ -35,7 +36,6 @@ from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import merge
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError, UnsupportedModelError
-from attngeo.scores.weights import sites_of
 
 Mistral = Callable[[str], Path]
 FILE = "model.safetensors"

@@ -20,13 +20,13 @@ from support.mistral import write_mistral
 from torch import Tensor
 
 import attngeo
+from attngeo.attention.weights import SiteWeights
 from attngeo.circuits import composing
 from attngeo.circuits.compose_options import COLUMNS, ComposeOptions
 from attngeo.circuits.composing import plan_readings
 from attngeo.circuits.pairs import list_pairs
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.geometry.composition import fold
-from attngeo.scores.weights import SiteWeights
 
 Built = Callable[[str], Any]
 LAYERS = 4

@@ -8,7 +8,7 @@ from random import Random
 from support.mutate import mutate_bytes
 
 from attngeo.analogies.questions import load_questions
-from attngeo.scores.layers import parse_layers
+from attngeo.attention.layers import parse_layers
 
 LISTS = {
     "questions.txt": b": capitals\nAthens Greece Paris France\nRome Italy Oslo Norway\n",

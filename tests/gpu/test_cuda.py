@@ -14,11 +14,11 @@ from support.checkpoints import weights, write_single
 from support.mistral import write_mistral
 
 import attngeo
+from attngeo.attention.finding import sites_of
+from attngeo.attention.read_ahead import read_ahead
 from attngeo.checkpoints.opening import open_store
 from attngeo.geometry.scores import directionality, symmetry
-from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.spec import SPREADS, number_columns, score_names
-from attngeo.scores.weights import read, sites_of
 
 pytestmark = pytest.mark.gpu
 
@@ -84,7 +84,7 @@ def test_tensors_arrive_whole_while_the_device_is_busy(layers_in_memory: int, tm
             assert site == sites[len(found) - 1]
             tensors.clear()
         for site, tensors in zip(sites, found, strict=True):
-            for name, expected in read(store, site).items():
+            for name, expected in store.read_all(site.reads).items():
                 assert tensors[name].device.type == "cuda"
                 assert torch.equal(tensors[name].cpu(), expected)
 

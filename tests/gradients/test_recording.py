@@ -14,6 +14,8 @@ from support.messages import refuses
 from support.tiny_models import LLAMA, TEXT, TinyModel, build
 from torch import Tensor
 
+from attngeo.attention.finding import sites_of
+from attngeo.attention.projections import key_heads_of, projections
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.geometry.factors import rotate
@@ -24,8 +26,6 @@ from attngeo.gradients.statistics import tabulate_site
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.weights import read, sites_of
 
 Build = Callable[[str], Any]
 SEQUENCES, TOKENS = 3, 9
@@ -170,7 +170,7 @@ def test_with_rotary_embeddings_each_offset_has_its_own_update(built: Build) -> 
 
 def form_scored(model: Any, site: AttentionSite) -> Tensor:
     """W_qk of each head, as `attngeo.score` reads it, [heads, d_model, d_model]."""
-    q, k, _ = projections(site, read(ModuleStore(model), site), dtype=torch.float64)
+    q, k, _ = projections(site, ModuleStore(model).read_all(site.reads), dtype=torch.float64)
     return q.mT @ k[key_heads_of(site, "corrected")]
 
 

@@ -12,10 +12,10 @@ from support.checkpoints import CONFIG, weights, write_config, write_index, writ
 from support.messages import refuses
 
 import attngeo
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.names import MOST_LAYERS
-from attngeo.scores.weights import sites_of
 
 ABSENT = "the checkpoint has no tensor of it"
 

@@ -26,12 +26,12 @@ from transformers import conversion_mapping
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto import modeling_auto
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, Layout, assemble
 from attngeo.layouts.names import pattern_of
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.weights import sites_of
 
 # Mappings by class or model type, as in transformers 5.23, whose names are both read.
 READ = {

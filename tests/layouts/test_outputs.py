@@ -19,11 +19,11 @@ from support.tiny_models import TINY_MODELS, build, list_one_of_each_kind
 from torch import Tensor, nn
 
 import attngeo
+from attngeo.attention import projections
+from attngeo.attention.weights import SiteWeights
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.layout import AttentionSite, Heads
 from attngeo.layouts.rules import VALUE_NORM
-from attngeo.scores import projections
-from attngeo.scores.weights import SiteWeights
 from attngeo.verification.probing import linear_norms, probe_inputs, random_vectors
 
 Build = Callable[[str], Any]

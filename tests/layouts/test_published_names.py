@@ -13,10 +13,10 @@ import pytest
 import torch
 from support.ghosts import Published, Stack, expand_tensors, load_published, write_ghost
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, assemble
-from attngeo.scores.weights import sites_of
 
 ABSENT = "the checkpoint has no tensor of it"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.store import ModuleStore
-from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import (
     COMPARED,
     Expectation,

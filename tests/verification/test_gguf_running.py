@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -15,11 +16,10 @@ from support.messages import assert_states, refuses
 from torch import Tensor
 
 import attngeo
+from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import MissingPackageError, UnsupportedModelError
 from attngeo.gradients import measure
-from attngeo.layouts.layout import AttentionSite
-from attngeo.verification import checking
 
 WIDTH, HEADS, KEY_HEADS, HEAD, INNER, TOKENS = 64, 4, 2, 16, 32, 40
 SIZES = {
@@ -85,15 +85,13 @@ def test_weights_of_a_gguf_file_that_are_read_wrongly_are_named(
 ) -> None:
     """As if the heads of the queries had another order."""
     path = write_llama(tmp_path / "model.gguf")
-    read = checking.read
+    kind = type(open_store(path))
+    read_all = kind.read_all
 
-    def misread(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
-        tensors = read(store, site)
-        if store.format != "memory":
-            tensors[site.tensors["q"]] = tensors[site.tensors["q"]].flip(0)
-        return tensors
+    def misread(store: TensorStore, reads: Mapping[str, slice]) -> dict[str, Tensor]:
+        return {name: x.flip(0) if "q_proj" in name else x for name, x in read_all(store, reads).items()}
 
-    monkeypatch.setattr(checking, "read", misread)
+    monkeypatch.setattr(kind, "read_all", misread)
     assert set(attngeo.verify(path)["verdict"]) == {"differs"}
 
 

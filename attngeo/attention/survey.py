@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
-from attngeo.checkpoints.opening import open_adapted
+from attngeo.attention.opened import Attention
+from attngeo.attention.options import ReadingOptions, SourceOptions
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
-from attngeo.progress import Progress
-from attngeo.scores.options import SourceOptions
-from attngeo.scores.weights import sites_of
 from attngeo.session import Session
 
 
@@ -26,23 +23,24 @@ def survey(model: str, session: Session = Session(), *, source: SourceOptions = 
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: it cannot be scored.
     """
-    with closing(open_adapted(model, source.adapter, session.hub, config=source.config)) as store:
-        sites, skipped = sites_of(store, progress=lambda file: session.progress(Progress("download", file)))
-        to_read = sum(store.count_nbytes(site.reads) for site in sites)
+    options = ReadingOptions.of(source, device="cpu")
+    with Attention.open(model, options, session) as attention:
+        store = attention.store
+        to_read = sum(store.count_nbytes(site.reads) for site in attention.sites)
         total = store.total_nbytes
         share = None
         if total and to_read <= total:  # an index may state too little
             share = to_read / total
         return {
-            "model": store.ref,
+            "model": attention.ref,
             **({"adapter": list(source.adapter)} if source.adapter else {}),
             "revision": store.revision,
             "model_type": store.config.get("model_type"),
             "bytes_to_read": to_read,
             "bytes_total": total,
             "share_to_read": share,
-            "left_out": skipped,
-            "sites": [_describe_site(store, site) for site in sites],
+            "left_out": attention.left_out,
+            "sites": [_describe_site(store, site) for site in attention.sites],
             "names": list(store.names),
         }
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-from attngeo.bounds.machine import available_memory
 from attngeo.checkpoints.store import TensorStore, count_rows_nbytes
 from attngeo.devices import Sent, Transfer
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.weights import read
 
 
 def read_ahead(
     store: TensorStore,
-    sites: list[AttentionSite],
+    sites: Sequence[AttentionSite],
     *,
     device: torch.device,
-    memory: int | None = None,
+    memory: int,
     report: ProgressCallback = ignore_progress,
 ) -> Generator[tuple[AttentionSite, dict[str, Tensor]]]:
     """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
@@ -32,20 +30,19 @@ def read_ahead(
         sites: those to read.
         device: where the caller computes. A CUDA device has the tensors already; others leave them on the CPU.
         memory: bytes, after decoding, of the layers in flight: those that are read or copied, and the one that
-            the caller works on. None is a quarter of what is free. There is always one layer, however large, and never
-            more than can be worked on at once.
+            the caller works on. There is always one layer, however large, and never more than can be worked on at once.
         report: called before each site.
 
     Raises what a read raises, when its site comes.
     """
     transfer = Transfer(device)
+
+    def read(site: AttentionSite) -> Sent:
+        return transfer.send(store.read_all(site.reads))
+
     sizes = [count_rows_nbytes({name: store.info(name) for name in site.reads}, site.reads) for site in sites]
     total = sum(sizes)
     done = 0
-    if memory is None:
-        memory = available_memory() // 4
-        if device.type == "cuda":
-            memory = min(memory, torch.cuda.mem_get_info(device)[0] // 4)
     ahead = store.lanes + transfer.is_needed
     in_flight: deque[Future[Sent]] = deque()
     reader = ThreadPoolExecutor(ahead, thread_name_prefix="attngeo-read")
@@ -55,7 +52,7 @@ def read_ahead(
                 fits = len(in_flight) <= ahead and sum(sizes[i : following + 1]) <= memory
                 if in_flight and not fits:
                     break
-                in_flight.append(reader.submit(lambda site: transfer.send(read(store, site)), sites[following]))
+                in_flight.append(reader.submit(read, sites[following]))
             sent = in_flight.popleft().result()
             report(Progress("score", f"{site.stack} {site.layer}", done, total))
             yield site, transfer.receive(sent)

@@ -15,16 +15,18 @@ from support.checkpoints import weights, write_single
 from support.messages import assert_fails, refuses
 
 import attngeo
+from attngeo.attention.finding import sites_of
+from attngeo.attention.read_ahead import read_ahead
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.progress import Progress
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.weights import sites_of
 
 CPU = torch.device("cpu")
 LAYERS = 8
+# Bytes that hold all layers.
+PLENTY = 2**30
 
 
 class Watched:
@@ -116,14 +118,15 @@ def test_layers_come_in_order_when_later_reads_end_first(store: TensorStore) -> 
         return quick(reads)
 
     watched.read_all = read_all  # type: ignore[method-assign]
-    found = [(site.layer, next(iter(tensors))) for site, tensors in read_ahead(watched, watched.sites, device=CPU)]
+    layers = read_ahead(watched, watched.sites, device=CPU, memory=PLENTY)
+    found = [(site.layer, next(iter(tensors))) for site, tensors in layers]
     assert found == [(i, f"model.layers.{i}.self_attn.q_proj.weight") for i in range(LAYERS)]
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_a_read_that_fails_is_raised_once_at_its_layer(store: TensorStore, lanes: int) -> None:
     watched, seen = Watched(store, lanes=lanes, broken=3), []
-    layers = read_ahead(watched, watched.sites, device=CPU)
+    layers = read_ahead(watched, watched.sites, device=CPU, memory=PLENTY)
     with refuses(CorruptCheckpointError, "this layer is broken"):
         seen.extend(site.layer for site, _ in layers)
     assert seen == [0, 1, 2]
@@ -141,7 +144,7 @@ def test_an_interrupted_run_leaves_no_reader(store: TensorStore, lanes: int) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(read_ahead(watched, watched.sites, device=CPU, report=report))
+        list(read_ahead(watched, watched.sites, device=CPU, memory=PLENTY, report=report))
     end_readers()
     assert watched.reads <= 2 + lanes
 
@@ -150,7 +153,7 @@ def test_a_slow_server_is_not_waited_for(store: TensorStore) -> None:
     """The caller stops while reads of several lanes hang: it goes on at once, and they end when they can."""
     watched = Watched(store, lanes=4)
     watched.gate.clear()
-    layers = read_ahead(watched, watched.sites, device=CPU)
+    layers = read_ahead(watched, watched.sites, device=CPU, memory=PLENTY)
     next(layers)
     layers.close()  # type: ignore[attr-defined]
     assert readers()
@@ -161,7 +164,7 @@ def test_a_slow_server_is_not_waited_for(store: TensorStore) -> None:
 
 def test_no_layers(store: TensorStore) -> None:
     reports: list[Progress] = []
-    assert not list(read_ahead(store, [], device=CPU, report=reports.append))
+    assert not list(read_ahead(store, [], device=CPU, memory=PLENTY, report=reports.append))
     assert [report.what for report in reports] == ["done"]
 
 

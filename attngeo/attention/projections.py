@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from attngeo.attention.options import ReadingOptions
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
@@ -27,7 +28,6 @@ from attngeo.layouts.layout import (
 from attngeo.layouts.modules import conditions_hold
 from attngeo.layouts.positions import NoRotation, explain_rotary, find_rotation
 from attngeo.layouts.rotary import rotary_scaling
-from attngeo.scores.options import ScoreOptions
 
 # The note of a form that is at offset 0 because no other was asked for.
 NO_OFFSET = "rotary: relative offset 0"
@@ -40,15 +40,29 @@ def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
     return [head // (site.heads // site.key_heads) for head in range(site.heads)]
 
 
+class QueryKeyProjections(NamedTuple):
+    """What the heads of a site multiply: the logit of tokens x and y is x·q[h]ᵀ·k[g(h)]·yᵀ.
+
+    Attributes:
+        q: queries, [heads, head_dim, d_model]; with biases, the input is one wider.
+        k: keys, [key_heads, head_dim, key_width].
+        notes: caveats for readers of scores.
+    """
+
+    q: Tensor
+    k: Tensor
+    notes: list[str]
+
+
 def projections(
     site: AttentionSite,
     tensors: Tensors,
-    options: ScoreOptions = ScoreOptions(),
+    options: ReadingOptions = ReadingOptions(),
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-) -> tuple[Tensor, Tensor, list[str]]:
-    """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a site, and notes about them.
+) -> QueryKeyProjections:
+    """The queries and keys of a site.
 
     Args:
         site: the attention site.
@@ -77,7 +91,7 @@ def projections(
         q = append_bias(q, q_bias)
         k = append_bias(k, k_bias)
         notes.append("biases included")
-    return q, k, [note for note in notes if note]
+    return QueryKeyProjections(q, k, [note for note in notes if note])
 
 
 class OutputProjections(NamedTuple):
@@ -99,7 +113,7 @@ class OutputProjections(NamedTuple):
 def output_projections(
     site: AttentionSite,
     tensors: Tensors,
-    options: ScoreOptions = ScoreOptions(),
+    options: ReadingOptions = ReadingOptions(),
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
@@ -197,11 +211,13 @@ def update_factors(
     tensors: Tensors,
     q: Tensor,
     k: Tensor,
-    options: ScoreOptions,
+    options: ReadingOptions,
+    key_heads: list[int],
 ) -> tuple[Form, Form]:
     """What adapters add to the W_qk of each head, and the sum over all heads, of low rank.
 
     tensors: of a site of an `AdapterStore` with `only_updates`. q, k: of the base, as `projections` gives them.
+    key_heads: the key head of each query head.
 
     With ΔWq = Bq·Aq [head_dim, d_model] and so for keys, Δ(qᵀk) = Aqᵀ·(Bqᵀ·(k + Bk·Ak)) + (Bkᵀ·q)ᵀ·Ak, whose rank is at
     most the sum of both. B passes what is done to outputs, such as rotations, and A what is done to inputs.
@@ -234,10 +250,9 @@ def update_factors(
     if q.shape[-1] > down_q.shape[-1]:
         down_q = append_bias(down_q, q_bias)
         down_k = append_bias(down_k, k_bias)
-    key_head = key_heads_of(site, options.convention)
-    from_keys = up_q.mT @ (k + up_k @ down_k)[key_head]
-    from_queries = up_k[key_head].mT @ q
-    heads = len(key_head)
+    from_keys = up_q.mT @ (k + up_k @ down_k)[key_heads]
+    from_queries = up_k[key_heads].mT @ q
+    heads = len(key_heads)
     left = torch.cat([down_q.expand(heads, -1, -1), from_queries], 1)
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
     layer_left = torch.cat([down_q, from_queries.sum(0, keepdim=True)], 1)

@@ -11,8 +11,8 @@ from conftest import Command
 from support.messages import assert_fails
 
 import attngeo
+from attngeo.attention.layers import parse_layers
 from attngeo.errors import UsageError
-from attngeo.scores.layers import parse_layers
 from attngeo.scores.options import ScoreOptions
 
 REFUSED: dict[str, Any] = {

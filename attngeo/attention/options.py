@@ -1,0 +1,87 @@
+"""Options of what is read of a model, and into which forms. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from attngeo.attention.layers import check_layers
+from attngeo.choices import Precision
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
+
+# Beyond this many positions, float64 cannot represent the angle of a rotation.
+LARGEST_OFFSET = 2**31
+
+
+class SourceOptions(Options):
+    """What is read of a model, beside its weights."""
+
+    adapter: Sequence[str] = option(
+        (),
+        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        panel=INPUT,
+        metavar="REF",
+        parse=as_texts,
+        repeated=True,
+    )
+    config: str | None = option(
+        None,
+        "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        panel=INPUT,
+        metavar="REF",
+        parse=str,
+        advanced=True,
+    )
+
+
+class ReadingOptions(SourceOptions):
+    """Which weights of attention are read, and into which forms. Raises UsageError for a value outside its limits."""
+
+    stack: str | None = option(
+        None,
+        "Only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        panel=INPUT,
+        metavar="NAME",
+    )
+    layers: Sequence[int] | None = option(
+        None, "Only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+    )
+    with_bias: bool = option(
+        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
+    )
+    fold_norm: bool = option(
+        False,
+        "Include the gain of the normalisation before attention; in Wv·Wo, that of one after it, too",
+        panel=COMPUTATION,
+    )
+    rope_offset: int = option(
+        0,
+        "Query position minus key position, for rotary embeddings",
+        panel=COMPUTATION,
+        metavar="Δ",
+        least=-LARGEST_OFFSET,
+        most=LARGEST_OFFSET,
+        advanced=True,
+    )
+    precision: Precision = option(
+        "float32",
+        "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)",
+        panel=COMPUTATION,
+        advanced=True,
+    )
+    device: str = device_option()
+    memory: int | None = option(
+        None,
+        "Memory for the weights of layers in flight; at least one layer is read",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="a quarter of what is free",
+        least=1,
+        parse=parse_bytes,
+        advanced=True,
+    )
+
+    @classmethod
+    def of(cls, options: Options, **others: object) -> Self:
+        """Those of the options of a question, and others in their place."""
+        return cls(**{name: value for name, value in options.given.items() if name in cls.model_fields} | others)

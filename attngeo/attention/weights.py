@@ -1,0 +1,160 @@
+"""The weights of the attention sites of a model, one site after the other: `attngeo.attention_sites`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from attngeo.attention.opened import Attention, SiteForms
+from attngeo.attention.options import ReadingOptions
+from attngeo.attention.projections import require_outputs
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import Model
+from attngeo.choices import Parts
+from attngeo.errors import UsageError
+from attngeo.keywords import takes
+from attngeo.layouts.layout import AttentionSite
+from attngeo.session import Session
+
+
+class _QueryKeyWeights(NamedTuple):
+    site: AttentionSite
+    wq: Tensor
+    wk: Tensor
+
+
+class SiteWeights(_QueryKeyWeights):
+    """One attention site and its weights. As a tuple it is (site, wq, wk).
+
+    Query head h reads key head and value head g(h) = h // (heads / key_heads). A token x is a row: its query is x @
+    wq[h], its key x @ wk[g(h)], and a head that attends to it with weight 1 writes x @ wv[g(h)] @ wo[h].
+
+    Weights that were not asked for have no heads: their first dimension is 0.
+
+    Attributes:
+        site: the attention site.
+        wq: [heads, d_model, head_dim].
+        wk: [key_heads, key_width, head_dim].
+        wv: [key_heads, key_width, value_dim].
+        wo: [heads, value_dim, output_width].
+        bo: the bias of the output projection, [output_width], if biases are included and it has one.
+
+    With biases, the input widths of queries, keys and values are one more.
+    """
+
+    wv: Tensor
+    wo: Tensor
+    bo: Tensor | None
+
+    def __new__(
+        cls,
+        site: AttentionSite,
+        wq: Tensor,
+        wk: Tensor,
+        wv: Tensor | None = None,
+        wo: Tensor | None = None,
+        bo: Tensor | None = None,
+    ) -> Self:
+        """From queries and keys, and perhaps values and outputs."""
+        weights = super().__new__(cls, site, wq, wk)
+        weights.wv = wk.new_empty(0, *wk.shape[1:]) if wv is None else wv
+        weights.wo = wk.new_empty(0, site.head_dim, site.d_model) if wo is None else wo
+        weights.bo = bo
+        return weights
+
+
+class SiteKeywords(HubAccess):
+    """The keywords of `attention_sites`."""
+
+    hub: HubAccess | None = None
+    parts: Parts = "qk"
+    stack: str | None = None
+    layers: Iterable[int] | None = None
+    with_bias: bool = False
+    fold_norm: bool = False
+    rope_offset: int = 0
+    adapter: str | Sequence[str] = ()
+    config: str | None = None
+    dtype: torch.dtype = torch.float32
+
+
+@takes(SiteKeywords)
+def attention_sites(
+    model: Model,
+    *,
+    parts: Parts = "qk",
+    stack: str | None = None,
+    layers: Iterable[int] | None = None,
+    with_bias: bool = False,
+    fold_norm: bool = False,
+    rope_offset: int = 0,
+    adapter: str | Sequence[str] = (),
+    config: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    hub: HubAccess,
+) -> Iterator[SiteWeights]:
+    """Iterate over the attention sites of `model`, with their weights. One site is in memory at a time.
+
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        parts: the weights that are read: "qk" for queries and keys, "vo" for values and outputs, "qkvo" for all four.
+        stack: only sites of this stack.
+        layers: only sites of these layers.
+        with_bias: as for `score`.
+        fold_norm: as for `score`.
+        rope_offset: as for `score`.
+        adapter: as for `score`.
+        config: as for `score`.
+        dtype: of the returned weights.
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+
+    Yields:
+        Each site, with wq [heads, d_model, head_dim] and wk [key_heads, d_model, head_dim]; and as attributes wv
+        [key_heads, d_model, value_dim] and wo [heads, value_dim, d_model].
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: it cannot be scored.
+        UnsupportedModelError: the values or outputs of a site are asked for, and it is not known where they are.
+        UsageError: a value is no choice, or no site is left.
+
+    >>> import attngeo
+    >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
+    [(0, (12, 384, 32)), (1, (12, 384, 32))]
+    >>> weights = next(attngeo.attention_sites("demo:minilm", parts="qkvo"))
+    >>> (weights.wv @ weights.wo).shape  # what each head writes
+    torch.Size([12, 384, 384])
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"$dtype is {dtype!r:.60}, expected one of floating point, such as torch.float32", "dtype")
+    options = ReadingOptions(
+        stack=stack,
+        layers=layers,  # type: ignore[arg-type]
+        with_bias=with_bias,
+        fold_norm=fold_norm,
+        rope_offset=rope_offset,
+        adapter=adapter,
+        config=config,
+        device="cpu",
+    )
+    with Attention.open(model, options, Session(hub=hub), parts=parts, dtype=dtype) as attention:
+        for site in attention.sites:
+            require_outputs(site)
+            yield _build_weights(attention.read_site(site), dtype)
+
+
+def _build_weights(forms: SiteForms, dtype: torch.dtype) -> SiteWeights:
+    """The weights of a site, those of its parts that were asked for."""
+    site = forms.site
+    q = torch.empty(0, site.head_dim, site.d_model, dtype=dtype)
+    k = torch.empty(0, site.head_dim, site.key_width, dtype=dtype)
+    if forms.query_key is not None:
+        q, k, _ = forms.query_key
+    if forms.output is None:
+        return SiteWeights(site, q.mT, k.mT)
+    v, o, bias, _ = forms.output
+    return SiteWeights(site, q.mT, k.mT, v.mT, o, bias)
