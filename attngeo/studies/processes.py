@@ -15,6 +15,8 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from attngeo.bounds.children import safe_variables, start_safely
 from attngeo.errors import StudyError
 from attngeo.progress import Progress
@@ -183,8 +185,6 @@ def interrupt_processes() -> None:
 
     Windows lets no process send it to another one, and sends that of a terminal to all processes there itself.
     """
-    import psutil
-
     if psutil.WINDOWS:
         return
     for process in psutil.Process().children():
@@ -195,8 +195,6 @@ def interrupt_processes() -> None:
 
 def _end_with_parent(parent: int) -> None:
     """End this process if the one that started it was killed: nobody takes its result. Training saves a checkpoint."""
-    import psutil
-
     with contextlib.suppress(psutil.NoSuchProcess):
         started_by = psutil.Process(parent)
         # On Windows a process keeps the number of a parent that has ended. Elsewhere that parent may still be listed.
