@@ -158,6 +158,8 @@ def test_a_file_that_is_there_and_cannot_be_read_has_exit_code_4(
     case: str, suffix: str, inside: Command, saved_model: Path, tmp_path: Path
 ) -> None:
     """By the table of commands/README.md: 2 is for what is written wrongly, 3 for what is not found."""
+    if case == "efa attention basket" and suffix == ".xyz":
+        pytest.skip("a text with another suffix is a list of items")
     line = FILES[case] if suffix == "its own" else re.sub(r"\{\}\.\w+", "{}.xyz", FILES[case])
     words = shlex.split(line)
     for name in ("rows.csv", "model"):
