@@ -39,7 +39,7 @@ OTHERS = {
 
 
 def returns_a_table(function: object) -> bool:
-    return inspect.isfunction(function) and str(inspect.signature(function).return_annotation).endswith("DataFrame")
+    return inspect.isfunction(function) and inspect.unwrap(function).__annotations__.get("return") == "pd.DataFrame"
 
 
 def test_every_public_function_that_returns_a_table_is_here() -> None:

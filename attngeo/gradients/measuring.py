@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from attngeo.bounds.names import name_type
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
@@ -224,8 +225,12 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
     Raises:
         DataUnavailableError: the text cannot be found or reached.
         DataError: the text is too short, or no token of it is predicted.
-        UsageError: the tokeniser has no mask token, and the objective needs one.
+        UsageError: the tokeniser has no mask token, and the objective needs one; or a value is of another type.
     """
+    if not isinstance(options, GradientOptions):
+        raise UsageError(f"options is {name_type(options)}, expected GradientOptions")
+    if not hasattr(tokeniser, "get_vocab"):
+        raise UsageError(f"tokeniser is {name_type(tokeniser)}, expected one of transformers")
     masked = options.objective == "mlm"
     require_mask(tokeniser, masked=masked)
     text = open_text(options.text, column=options.text_column)

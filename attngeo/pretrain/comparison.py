@@ -18,7 +18,7 @@ from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, RunOptions, TextPretrainOptions, make_absolute
-from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
+from attngeo.pretrain.runs import Run, refuse_other_runs, require_run, run, run_or_read
 from attngeo.progress import ProgressCallback
 from attngeo.scores.summary import statistics
 from attngeo.session import Session, StudyOptions
@@ -102,6 +102,7 @@ def compare(
     Raises:
         AttnGeoError: as `run` does.
     """
+    require_run(options, folder)
     folder = Path(folder)
     inits = [make_absolute("init", init) for init in comparison.compare or ()]
     plan = {_folder_name(planned): planned for planned in _plan(options, inits, comparison)}

@@ -19,6 +19,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attngeo.bounds.children import start_safely
+from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
@@ -99,6 +100,7 @@ def run(
         FolderInUseError: another process trains in `folder`.
         InterruptedTrainingError: Ctrl-C, SIGTERM or SIGHUP; a checkpoint is saved first.
     """
+    require_run(options, folder)
     folder = Path(folder)
     progress = progress or ignore_progress
     stop = StopOnSignal(lambda: progress(Progress("train", STOPPING)))
@@ -123,6 +125,14 @@ def run(
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
         progress(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, progress=progress)
+
+
+def require_run(options: object, folder: object) -> None:
+    """Raise UsageError unless these are the options and the folder of a training."""
+    if not isinstance(options, RunOptions):
+        raise UsageError(f"options is {name_type(options)}, expected those of attngeo.pretrain.make_options")
+    if not isinstance(folder, str | Path):
+        raise UsageError(f"folder is {name_type(folder)}, expected the path of a folder")
 
 
 def run_or_read(options: RunOptions, folder: Path, *, progress: ProgressCallback | None = None) -> Run:

@@ -148,8 +148,8 @@ def test_a_special_file_is_refused(case: str, place: str, inside: Command, saved
 
 # Text that is UTF-8 in its first line and not in its second: of no encoding that is found.
 NO_TEXT = "é,b\n".encode() + b"\xff,\x81\n"
-# Those whose file has a suffix; the others name a folder.
-FILES = {" ".join(case): line for case, line in CASES.items() if "{}." in line}
+# Those that read a file, which has a suffix; the others, and a tokeniser, are a folder.
+FILES = {" ".join(case): line for case, line in CASES.items() if "{}." in line and case != ("pretrain", "--tokenizer")}
 
 
 @pytest.mark.parametrize("suffix", ["its own", ".xyz"])
@@ -158,6 +158,8 @@ def test_a_file_that_is_there_and_cannot_be_read_has_exit_code_4(
     case: str, suffix: str, inside: Command, saved_model: Path, tmp_path: Path
 ) -> None:
     """By the table of commands/README.md: 2 is for what is written wrongly, 3 for what is not found."""
+    if case == "efa attention basket" and suffix == ".xyz":
+        pytest.skip("a text with another suffix is a list of items")
     line = FILES[case] if suffix == "its own" else re.sub(r"\{\}\.\w+", "{}.xyz", FILES[case])
     words = shlex.split(line)
     for name in ("rows.csv", "model"):
@@ -168,5 +170,4 @@ def test_a_file_that_is_there_and_cannot_be_read_has_exit_code_4(
     (tmp_path / unreadable).write_bytes(NO_TEXT)
     done = inside(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, ""), done.stderr
-    assert done.stderr.count("\n") == 1
-    assert unreadable in done.stderr
+    assert unreadable in done.stderr.splitlines()[-1]  # a slow command says before that it is at work
