@@ -134,7 +134,8 @@ class JoinedParts(TensorFile):
         if expected is None or None in expected or shape == expected:
             return
         raise CorruptCheckpointError(
-            f"{name} of {len(self._parts)} parts is {list(shape)}, expected {list(expected)}: a part may be missing"
+            f"{name} of {len(self._parts)} parts is {list(shape)}, expected {list(expected)}: a part may be missing, "
+            "or they are cut otherwise than by Meta"
         )
 
     def _join_shape(self, shape: tuple[int, ...], axis: int) -> tuple[int, int]:
