@@ -107,7 +107,7 @@
       width = SHEET.width / scale;
     }
     const text = wrap(layout.title.text, (onPaper ? width : chart.clientWidth) / (0.56 * size));
-    const lines = text.split("<br>").length;
+    const lines = text === "" ? 0 : text.split("<br>").length;
     layout.title = {
       text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
       pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines start higher than one
