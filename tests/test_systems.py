@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -285,3 +288,26 @@ def test_calls_without_an_encoding_are_found(call: str, is_stated: bool) -> None
     assert isinstance(expression, ast.Expr)
     assert isinstance(expression.value, ast.Call)
     assert has_encoding(expression.value) == is_stated
+
+
+# What Windows lacks and other libraries do without. Processes of a study are spawned on every system.
+WITHOUT = """
+import os, signal, sys
+sys.modules["fcntl"] = sys.modules["termios"] = None
+del signal.SIGHUP, os.fork, os.mkfifo
+from attngeo.commands.app import main
+main()
+"""
+
+
+def test_commands_run_without_what_windows_lacks(tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        environment = {**os.environ, "ATTNGEO_CACHE": str(tmp_path / "cache"), "COLUMNS": "80"}
+        command = [sys.executable, "-P", "-c", WITHOUT, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("score", "demo:encoder", "demo:decoder", "--jobs", "2", "-o", "scores.csv")
+    assert len((tmp_path / "scores.csv").read_text("utf-8").splitlines()) == 7
+    assert run("cache", "list").count("demo:") == 2
