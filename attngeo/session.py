@@ -49,7 +49,9 @@ class StudyOptions(Options):
 class ResultOptions(Options):
     """Options for scores that are kept on this machine."""
 
-    fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
+    fresh: bool = option(
+        False, "Compute again what is in the result store (see attngeo cache)", advanced=True, panel=RUNNING
+    )
 
 
 @dataclass(frozen=True)

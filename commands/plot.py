@@ -64,7 +64,7 @@ def plot(
     Examples:
         attngeo plot heatmap demo:minilm
         attngeo plot size scores.parquet --score directionality -o size.png
-        attngeo plot layers demo:minilm --width 3.4in --height 2.4in --font-size 8pt --title "" -o layers.pdf
+        attngeo plot layers demo:minilm --width 3.4in --title "" -o layers.pdf
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
     spec.check_given(options.model_fields_set)

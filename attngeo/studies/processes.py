@@ -205,4 +205,4 @@ def _end_with_parent(parent: int) -> None:
     else:  # Windows, where os.kill would end this process at once
         signal.raise_signal(signal.SIGTERM)
     time.sleep(GRACE)
-    os._exit(1)
+    psutil.Process().kill()

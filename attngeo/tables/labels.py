@@ -50,8 +50,8 @@ def parse_labels(labels: Any) -> Mapping[str, str]:
     return parsed
 
 
-def label_option(panel: str) -> Any:
-    """The option `label` of what shows models."""
+def label_option(panel: str, **about: Any) -> Any:
+    """The option `label` of what shows models. about: see `attngeo.options.Option`."""
     return option(
         None,
         "Name of a model in figures and in tables for people; may be repeated",
@@ -60,13 +60,14 @@ def label_option(panel: str) -> Any:
         parse=parse_labels,
         repeated=True,
         shown_default="the reference",
+        **about,
     )
 
 
 class LabelOptions(Options):
     """What tables for people call models."""
 
-    label: Mapping[str, str] | None = label_option(RESULTS)
+    label: Mapping[str, str] | None = label_option(RESULTS, advanced=True)
 
 
 def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> dict[str, str]:

@@ -227,5 +227,6 @@ def test_a_baseline_that_cannot_be_compared(
 ) -> None:
     table = tmp_path / "earlier.csv"
     table.write_text("model,stack,layer,head,symmetry\ndemo:encoder,encoder,0,,0.5\n")
+    (tmp_path / "model.safetensors").touch()
     done = inside("score", "demo:encoder", *(argument.format(table=table) for argument in arguments), cwd=tmp_path)
     assert_fails(done, code, fact)

@@ -144,6 +144,8 @@ def test_bad_input_is_refused(
     rows.assign(layer="first").to_csv("words.csv", index=False)
     rows.assign(model=None).to_csv("nameless.csv", index=False)
     rows.to_csv("twice.csv", index=False)
+    for name in ("scores.md", "scores.html"):
+        Path(name).touch()
     with pytest.raises(error, match=message) as raised:
         plot(kind, inputs, **given)
     assert "\n" not in str(raised.value)

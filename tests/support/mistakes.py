@@ -125,7 +125,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("cbow text.txt -o v.xyz", 2, ("v.xyz",)),
     ("plot heatmap", 2, ("INPUT",)),
     ("plot heatmp demo:minilm", 2, ("'heatmp'", "did you mean heatmap?")),
-    ("plot heatmap demo:encoder --height x", 2, ("--height is 'x'", "a whole number", "attngeo plot --help")),
+    ("plot heatmap demo:encoder --height x", 2, ("--height is 'x'", "pixels", "3.4in")),
     ("plot heatmap none.csv", 3, ("none.csv",)),
     ("plot heatmap none.xlsx", 3, ("none.xlsx",)),
     ("plot heatmap demo:encoder ./none", 3, ("./none",)),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.messages import refuses
 
-from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, QuestionError, UsageError
+from attngeo.errors import DataError, DataUnavailableError, QuestionError, UsageError
 from attngeo.papers.wibisono2023 import analogies, corpus as small_corpora
 from attngeo.papers.wibisono2023.analogies import COLUMNS, TERMS, TOY_QUESTIONS, TrainedModel, explain, read_corpus
 from attngeo.papers.wibisono2023.corpus import build_corpus, examples_of, toy_corpus
@@ -186,7 +186,7 @@ def test_bad_corpora_and_questions_are_refused(tmp_path: Path, monkeypatch: pyte
         explain("toy", questions=[("king", "man", "queen", "woman")])
     with refuses(QuestionError, "toy", 1):
         explain("toy", questions=[("fun", "fun", "easy", "easy")])
-    with refuses(ModelNotFoundError, "none.txt"):
+    with refuses(DataUnavailableError, "none.txt"):
         explain("toy", questions="none.txt")
     for name, value in (("dimensions", 0), ("seed", -1)):
         with refuses(UsageError, name, value):
