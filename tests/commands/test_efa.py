@@ -23,7 +23,7 @@ from conftest import Command
 from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
-from attngeo.errors import CorruptCheckpointError, DataError, DataUnavailableError, ModelNotFoundError, TableError
+from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError
 from attngeo.papers.wibisono2025.experiments import load_split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
@@ -367,7 +367,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["similar", model, "Limess"], 2, ["'Limess'", "Limes"]),
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
-        (["attention", model, other], DataError, [other, ".csv .tsv .parquet"]),
+        (["attention", model, other], 4, [other, ".csv .tsv .parquet"]),
         (["sample", model, "--length", "99"], 2, ["--length", 99, "no longer sequences"]),
         (["similar", values, "Limes"], 2, ["values by attention", "--part items", "--model fm"]),
         (["fit", baskets, "--part", "values", "--no-repeats"], 2, ["--no-repeats has no effect", "values"]),
