@@ -113,7 +113,10 @@ QUESTIONS = {
         Question(
             "compare", "attngeo.changes.compare_options:CompareOptions", f"{ANSWERS}:compare_all",
             "attngeo.changes.compare_options:compare_columns",
-            Checkable("attngeo.changes.compare_options:number_columns", about=("other", "stack")),
+            Checkable(
+                "attngeo.changes.compare_options:number_columns", about=("other", "stack"),
+                of_heads=("query_overlap", "key_overlap", "value_overlap", "output_overlap"),
+            ),
         ),
         Question(
             "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",

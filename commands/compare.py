@@ -51,6 +51,8 @@ MOST_NOTES = 6
 SUMMARISED, STACK = ("change", "cosine"), ("model", "other", "stack")
 # A change as tables have it.
 FORM = ".3g"
+# Circuit → the weights that are compared.
+CHANGED = {"qk": "queries and keys", "ov": "values and outputs"}
 
 Models = Annotated[
     list[str] | None,
@@ -93,7 +95,7 @@ def compare(
     matrix depends on the distance of two tokens, and norms are means over all distances. 0 is for weights that compute
     the same; about 1.4 and a cosine of 0 are for weights that have nothing in common. Overlaps: how much of the inputs
     that a head reads is the same; by chance head_dim/d_model. Models of other sizes are side by side by depth, without
-    changes.
+    changes. Biases are not compared, and values and outputs with --circuit ov only.
 
     Examples:
         attngeo compare ./base ./tuned
@@ -245,9 +247,9 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
         sys.stdout.write("no layer or head has a change; the column note says why\n")
         return
     if not known["change"].any():
-        text = "nothing changed"
+        text = f"nothing changed in {CHANGED[options.circuit]}"
         if len(known) < len(frame):
-            text += f" in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
+            text += f", in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
             text += f" and {is_head.sum()} of {frame['head'].notna().sum()} heads"
             text += "; the others have no change, and the column note says why"
         sys.stdout.write(f"{text}\n")

@@ -30,23 +30,28 @@ BRIEF = ("candidate", "verdict", "similarity", "p_value", "z", "layers")
 MEANINGS = {
     "related": "The initial weights of both models were not drawn independently (z is above 10): one model was made "
     "from the other, or both were made from the same initial weights. Which came first cannot be told, nor whether it "
-    "was allowed: for that, look at dates, licences and model cards.",
+    "was allowed: for that, look at dates, licences and model cards. A similarity near 1 is that of a copy; a small "
+    "one may be of models that were trained apart from the same initial weights.",
     "no evidence": "No common origin was found. This does not show that the models are independent: the test does not "
     "see an origin if the coordinates of a copy were reordered or rotated and it was trained since, or if it was "
     "trained for very long.",
-    "suspicious": "Heads of both models have nearly the same singular values, as in a copy whose coordinates were "
-    "reordered or rotated. Independent models have not been seen to have them. This is a reason to look closer, and no "
-    "proof.",
+    "suspicious": "For the reason in the table: heads of both models have nearly the same singular values, as in a "
+    "copy whose coordinates were reordered or rotated, or z is high without being decisive. Independent models have "
+    "not been seen to have either. This is a reason to look closer, and no proof.",
     "not testable": "The test cannot compare these models, for the reason in the table. Nothing follows about their "
     "origin, neither for nor against it.",
 }  # fmt: skip
 # Verdict → what to do next, without --align and with it.
 NEXT = {
-    "no evidence": ("If you suspect a reordered copy, ask again with --align.", ""),
+    "no evidence": (
+        "If you suspect a reordered copy, ask again with --align.",
+        "Where coordinates are the same, the test sees more without --align: ask both ways.",
+    ),
     "suspicious": (
-        "Ask again with --align, unless the table says that it cannot decide: it recognises a reordered copy.",
-        "--align recognises reordered copies, and found none; no option recognises a rotated one. Compare what both "
-        "models answer, or ask who made the candidate.",
+        "Do what the table says. --align recognises a reordered copy, if the tokens of both have the same order.",
+        "--align recognises reordered copies whose tokens have the same order, and found none; no option recognises a "
+        "rotated one. It sees less than the test without it, where coordinates are the same: ask both ways. Compare "
+        "what both models answer, or ask who made the candidate.",
     ),
     "not testable": (
         "If only the stacks have other names, pair them with --stack; else compare what both models answer, or ask who "

@@ -203,8 +203,10 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
 
 
 def _read_baseline(path: Path) -> pd.DataFrame:
-    """The earlier scores of a file."""
+    """The earlier scores of a file. Raises DataError for a file of another command."""
     rows = read_results(path, IDENTITY, "attngeo score", numbers=number_columns())
+    if "other" in rows:
+        raise DataError(f"{path} is a table of attngeo compare, expected what attngeo score -o FILE writes")
     rows.attrs = {FILE: path}
     return rows
 

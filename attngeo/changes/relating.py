@@ -53,8 +53,10 @@ log = logging.getLogger(__name__)
 
 # A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
 FOLDED = ReadingOptions(fold_norm=True, device="cpu")
-# Beyond this many standard deviations, models are related. Strangers reach 5, also if they are aligned first.
+# Beyond this many standard deviations, models are related; those above what strangers reach, also if they are aligned
+# first, may be.
 LEAST_Z = 10
+STRANGERS_Z = 5
 # Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
 # assignment of all coordinates.
 TURNS = 19
@@ -69,6 +71,7 @@ EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
 ASK_AGAIN = "ask again with --align, which finds a permuted copy"
 ROTATED = "no permuted copy is found with --align, and a rotated one cannot be excluded"
 CANNOT_ALIGN = "--align cannot find a permuted copy without token embeddings of one width"
+NEAR = f"z is not above {LEAST_Z}, but above {STRANGERS_Z}, as that of no strangers: ask again with another --seed"
 NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
@@ -311,6 +314,8 @@ def _decide(judgement: Judgement, *, are_equal: bool, advise: Callable[[], str])
         return RELATED, REJECTED
     if are_equal:
         return SUSPICIOUS, f"{EQUAL_SPECTRA}: {advise()}"
+    if judgement.z > STRANGERS_Z:
+        return SUSPICIOUS, NEAR
     if math.isnan(judgement.z):
         return NOT_TESTABLE, NO_CHANGE
     return NO_EVIDENCE, NOT_REJECTED

@@ -9,7 +9,7 @@ import html
 import re
 from typing import TYPE_CHECKING, Any
 
-from attngeo.figures.names import escape_name, shorten_names
+from attngeo.figures.names import shorten_names
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -47,6 +47,8 @@ BESIDE, SMALL_BESIDE, SMALL_ENTRY = 110, 50, 40
 BETWEEN_NAMES = 15
 # Names of a legend in a small figure: columns, letters that are worth a column less, and the least letters.
 LEGEND_COLUMNS, ENOUGH_LETTERS, LEAST_LETTERS = 3, 20, 12
+# Distances of ticks that are thinned out.
+TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 MARK = re.compile(r"<[^>]*>")
 ENDS_OF_AXIS = re.compile(r"<br><span.*</span>")
 
@@ -77,6 +79,7 @@ def fit_figure(figure: Figure) -> Figure:
     if height < needed:
         fitted.update_layout(height=needed)
     _wrap_axes(fitted, width, max(height, needed), font)
+    _thin_ticks(fitted, width, max(height, needed), font)
     return fitted
 
 
@@ -154,6 +157,35 @@ def _wrap_axes(figure: Figure, width: float, height: float, font: float) -> None
                 text = ENDS_OF_AXIS.sub("", text)
             if text and "<br>" not in text:
                 axis.title.text = "<br>".join(wrap(text, room / letter))
+
+
+def _thin_ticks(figure: Figure, width: float, height: float, font: float) -> None:
+    """Leave out ticks of layers and heads in a small figure that would be over each other."""
+    above = TITLE_HEIGHT if figure.layout.margin.t is None else figure.layout.margin.t
+    for axes, room in (
+        (figure.select_xaxes(), width - SMALL_BESIDE),
+        (figure.select_yaxes(), height - above - AXIS_HEIGHT),
+    ):
+        for axis in axes:
+            ticks = axis.tickvals
+            if axis.ticktext is not None or not ticks or not all(isinstance(tick, int) for tick in ticks):
+                continue
+            digits = len(str(max(ticks))) + 1  # and a space
+            needs = LINE * font if axis.plotly_name.startswith("yaxis") else LETTER * font * digits
+            start, end = axis.domain or (0, 1)
+            most = max(int(room * (end - start) / needs), 1)
+            if len(ticks) > most:
+                axis.tickvals = list_ticks(max(ticks), most)
+
+
+def list_ticks(last: int, most: int) -> list[int]:
+    """Whole numbers from 0 to the last one, at even distances: at most this many.
+
+    >>> list_ticks(11, 4)
+    [0, 4, 8]
+    """
+    step = next(step for step in (*TICK_STEPS, last + 1) if last < most * step)
+    return list(range(0, last + 1, step))
 
 
 def _legend_height(figure: Figure, width: float, font: float) -> int:
@@ -247,12 +279,14 @@ def _shorten_names(figure: Figure, width: float, font: float) -> int:
     shortened = dict(zip(names, shorten_names([html.unescape(name) for name in names], longest), strict=True))
     for trace in figure.data:
         trace.name = shortened.get(trace.name, trace.name)
-    panels = {axis.domain for axis in figure.select_xaxes() if axis.domain}
-    longest = max(int(((width - BESIDE) / max(len(panels), 1) - BETWEEN_NAMES) / letter), LEAST_LETTERS)
-    for annotation in figure.layout.annotations:
-        text = annotation.text or ""
-        if _names_panel(annotation) and not MARK.search(text):
-            annotation.text = escape_name(html.unescape(text), longest)
+    domains = {axis.domain for axis in figure.select_xaxes() if axis.domain}
+    titles = [each for each in figure.layout.annotations if _names_panel(each) and not MARK.search(each.text or "")]
+    of_titles = [(start, end) for start, end in domains if any(start <= each.x <= end for each in titles if each.text)]
+    narrowest = min((end - start for start, end in of_titles), default=1)
+    longest = max(int((narrowest * (width - BESIDE) - BETWEEN_NAMES) / letter), LEAST_LETTERS)
+    texts = shorten_names([html.unescape(each.text or "") for each in titles], longest)
+    for annotation, text in zip(titles, texts, strict=True):
+        annotation.text = text
     entries = _list_entries(figure)
     widest = max((count_letters(name) * wide_letter + SMALL_ENTRY for name in entries), default=1)
     return -(-len(entries) // max(int(room / widest), 1))

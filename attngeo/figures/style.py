@@ -16,15 +16,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb, sample_colorscale
 
-from attngeo.figures.fit import TITLE_HEIGHT
+from attngeo.figures.fit import TITLE_HEIGHT, list_ticks
 from attngeo.figures.kinds import LOSS
 from attngeo.figures.names import escape_name
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 
-# From this number on, ticks are thinned out, to one of these distances.
+# From this number on, ticks are thinned out.
 MOST_TICKS = 20
-TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
 WIDE = 2**20
 # The opacity of a band, and of all bands of a panel together.
@@ -97,9 +96,7 @@ def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = T
 
 def choose_ticks(numbers: pd.Index, most: int = MOST_TICKS) -> dict[str, list[int]]:
     """Ticks of an axis of layers or heads: whole numbers from 0, at most this many."""
-    last = int(numbers.max())
-    step = next(step for step in (*TICK_STEPS, last + 1) if last < most * step)
-    return {"tickvals": list(range(0, last + 1, step))}
+    return {"tickvals": list_ticks(int(numbers.max()), most)}
 
 
 def label_of(score: str) -> str:

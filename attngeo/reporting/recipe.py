@@ -397,7 +397,7 @@ def _check_reference(
         yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to the scores of its options"
     elif missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
-        problem = f"are results of {request.command}, which have no column {missing[0]!r:.60}"
+        problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:

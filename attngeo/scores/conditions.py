@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.bounds.names import list_names
 from attngeo.choices import ALIKE
 from attngeo.errors import DataError, UsageError
+from attngeo.layouts.names import name_layers
 from attngeo.lazy import Columns, resolve_columns
 from attngeo.scores.spec import number_columns, score_names
 from attngeo.scores.summary import PLACE, QUANTILES, name_circuits, refuse_repeated
@@ -49,6 +50,7 @@ BASELINE = "baseline"
 # The entry of a baseline's `attrs` that names its file.
 FILE = "file"
 # Characters that no condition needs. Reports show conditions between backticks, which some of these would end.
+SINGLE_EQUAL = re.compile(r"(?<![<>=!])=(?!=)")
 FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
@@ -76,6 +78,7 @@ class Checkable:
         sizes: columns with one value for each model, which conditions name without a statistic.
         last: the column of which each check takes the rows with the largest value alone; "" for all rows.
         has_baseline: whether conditions may compare with an earlier table.
+        of_heads: the columns that whole layers do not have.
     """
 
     columns: str | Columns
@@ -84,6 +87,7 @@ class Checkable:
     sizes: tuple[str, ...] = ()
     last: str = ""
     has_baseline: bool = False
+    of_heads: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -202,6 +206,8 @@ class Quantity(NamedTuple):
         if statistic not in STATISTICS:
             expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
             raise UsageError(f"expected one of: {expected}")
+        if column in table.of_heads and over != HEADS:
+            raise UsageError(f"only heads have it: write {HEADS}.{column}.{statistic}")
         return cls(column, statistic, over, of_baseline)
 
     @property
@@ -230,6 +236,13 @@ class Quantity(NamedTuple):
         of_baseline = " in the baseline" if self.of_baseline else ""
         return f"{count} of {len(is_missing)} {self.over or table.units[0]} have no {self.column}{of_baseline}"
 
+    def lacks_layers(self, rows: pd.DataFrame, table: Checkable) -> bool:
+        """Whether some layers have no value, and others have one: a layer whose weights are not finite, for example."""
+        if table.units != OVER or not self.statistic or self.column not in rows:
+            return False
+        is_missing = table.select(rows, table.units[0])[self.column].isna()
+        return bool(is_missing.any() and not is_missing.all())
+
     def _select(self, rows: pd.DataFrame, table: Checkable) -> pd.Series[float]:
         """The column, over layers, over heads or over what else rows are. Raises DataError if it holds no numbers."""
         values = table.select(rows, self.over)[self.column]
@@ -245,6 +258,7 @@ class Outcome:
 
     holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
     value of each name in the condition. note: why values are missing, or how many layers or heads have none.
+    lacks_layers: whether some layers have no value, so that nothing is known of them.
     """
 
     expression: str
@@ -253,11 +267,12 @@ class Outcome:
     holds: bool | None
     values: Mapping[str, float]
     note: str = ""
+    lacks_layers: bool = False
 
     @property
     def failed(self) -> bool:
-        """Whether the check fails: if the condition is true, unknown, or names a missing value."""
-        return self.holds is not False or self._lacks_values
+        """Whether the check fails: if the condition is true, unknown, or names a missing value, of a layer too."""
+        return self.holds is not False or self._lacks_values or self.lacks_layers
 
     @property
     def reason(self) -> str:
@@ -308,7 +323,8 @@ class Condition:
         except ArithmeticError:
             raise self._error("divides by zero, or is too large") from None
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._error("cannot be parsed") from None
+            advice = ", write == for equal" if SINGLE_EQUAL.search(expression) else ""
+            raise self._error(f"cannot be parsed{advice}") from None
         if not self.quantities:
             raise self._error("names no score")
 
@@ -347,18 +363,23 @@ class Condition:
             earlier_rows = {(model, stack): members for model, stack, members in self.table.split(baseline)}
             names = match_baseline((subject.model for subject in subjects), baseline)
             _require_stacks(subjects, names, earlier_rows, _name_baseline(baseline))
+            _require_layers(subjects, names, earlier_rows, _name_baseline(baseline))
         for model, stack, members in subjects:
             name = names.get(model, model)
             values = {}
             notes = []
+            lacks_layers = False
             for text, quantity in self.quantities.items():
                 measured = earlier_rows[name, stack] if quantity.of_baseline else members
                 values[text] = quantity.measure(measured, self.table)
                 notes.append(quantity.describe_missing(measured, self.table))
+                lacks_layers |= quantity.lacks_layers(measured, self.table)
             if name != model:
                 notes.append(f"the baseline is of {name}")
+            if self.needs_baseline:
+                notes.append(_compare_notes(members, earlier_rows[name, stack]))
             note = "; ".join(dict.fromkeys(filter(None, notes)))
-            yield Outcome(self.expression, model, stack, self.holds(values), values, note)
+            yield Outcome(self.expression, model, stack, self.holds(values), values, note, lacks_layers)
 
     def _truth(self, node: ast.AST, look_up: LookUp) -> bool:
         """Whether a comparison holds, or what joins some. All of it is evaluated, so that all of it is checked.
@@ -440,6 +461,31 @@ def _require_stacks(
                 f"{list_names(stacks)}; score the same stacks and circuits as there, or write a new baseline with "
                 "attngeo score -o"
             )
+
+
+def _require_layers(
+    subjects: Iterable[Subject],
+    names: Mapping[str, str],
+    stored: Mapping[tuple[str, str], pd.DataFrame],
+    baseline: str,
+) -> None:
+    """Raise UsageError for a stack of which the baseline has other layers: statistics would be over different ones."""
+    for model, stack, rows in subjects:
+        layers, earlier = (sorted({*each["layer"].dropna()}) for each in (rows, stored[names[model], stack]))
+        if layers != earlier:
+            raise UsageError(
+                f"{baseline} has {name_layers(earlier)} of the stack {stack}, expected those that are scored, "
+                f"{name_layers(layers)}; score the same layers, or write a new baseline with attngeo score -o"
+            )
+
+
+def _compare_notes(rows: pd.DataFrame, earlier: pd.DataFrame) -> str:
+    """What says that other options were used for the baseline, as far as notes do; "" for equal notes."""
+    notes, earlier_notes = ({*each["note"].dropna()} - {""} if "note" in each else None for each in (rows, earlier))
+    if notes is None or earlier_notes is None or notes == earlier_notes:
+        return ""
+    texts = [" and ".join(sorted(each)) or "none" for each in (earlier_notes, notes)]
+    return f"the notes of the baseline differ, as those of other options: {texts[0]}, here {texts[1]}"
 
 
 def _name_baseline(baseline: pd.DataFrame) -> str:

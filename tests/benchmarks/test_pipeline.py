@@ -13,10 +13,11 @@ from support.measure import by_turns, forget, peak_gigabytes
 
 import attngeo
 from attngeo.attention.finding import sites_of
+from attngeo.attention.opened import DTYPES
 from attngeo.attention.projections import projections
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
-from attngeo.scores.computing import DTYPES, score_site
+from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
 
 

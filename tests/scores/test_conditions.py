@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from support.messages import refuses
+from support.messages import assert_states, refuses
 
 import attngeo
 from attngeo.errors import DataError, UsageError
@@ -238,6 +238,33 @@ def test_a_check_says_what_has_no_value() -> None:
     rows.loc[is_first_head, "symmetry"] = math.nan
     condition = Condition("heads.symmetry.min < -1 or directionality.max > baseline.directionality.max + 5")
     (outcome,) = condition.outcomes(rows, baseline)
-    assert not outcome.failed
+    assert outcome.failed  # a layer of the baseline has none
     assert outcome.note == "3 of 12 heads have no symmetry; 1 of 3 layers have no directionality in the baseline"
     assert outcome.note in outcome.verdict
+
+
+def test_a_layer_without_a_value_beside_others_fails() -> None:
+    """Nothing is known of it, as of one whose weights are not finite; heads without a value are left out."""
+    rows = attngeo.score("demo:encoder", per_head=True)
+    layers = rows["head"].isna()
+    first = rows[layers].index[0]
+    broken = rows.assign(symmetry=rows["symmetry"].where(rows.index != first))
+    for condition in ("symmetry.median > 9", "heads.symmetry.median > 9"):
+        assert not any(outcome.failed for outcome in Condition(condition).outcomes(rows))
+        assert [outcome.failed for outcome in Condition(condition).outcomes(broken)].count(True) == 1
+    of_heads = rows.assign(symmetry=rows["symmetry"].where(rows.index != rows[~layers].index[0]))
+    assert not any(outcome.failed for outcome in Condition("heads.symmetry.median > 9").outcomes(of_heads))
+
+
+def test_a_baseline_of_other_layers_is_refused_and_one_with_other_notes_is_noted() -> None:
+    rows = attngeo.score("demo:encoder", per_head=True)
+    condition = Condition("symmetry.median < baseline.symmetry.median")
+    with refuses(UsageError, "layer 0", "the baseline has layer"):
+        list(condition.outcomes(rows, rows[rows["layer"] == 0]))
+    (outcome, *_) = condition.outcomes(rows, rows.assign(note="published convention"))
+    assert_states(outcome.verdict, "published convention", "other options")
+
+
+def test_a_single_equal_sign_is_named() -> None:
+    with refuses(UsageError, "=="):
+        Condition("symmetry.median = 0.2")
