@@ -39,7 +39,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 EXPLAINED = {
     "./tuned": ("related", "not drawn independently", "Which came first cannot be told"),
     "./stranger": ("no evidence", "does not show that the models are independent", "ask again with --align"),
-    "./permuted": ("suspicious", "a reason to look closer, and no proof", "Ask again with --align"),
+    "./permuted": ("suspicious", "a reason to look closer, and no proof", "--align recognises a reordered copy"),
     "./wider": ("not testable", "Nothing follows", "--stack"),
 }
 

@@ -51,7 +51,8 @@ def test_conditions_know_the_numbers_of_every_question(question: Question, tmp_p
     assert {*question.checks.about, *filter(None, [question.checks.last])} <= {*columns}
     known = [column for column in question.checks.numbers if column in columns]
     assert known
-    conditions = [f"{column}.{statistic} > 1" for column, statistic in zip(known, STATISTICS * 9, strict=False)]
+    named = [f"heads.{column}" if column in question.checks.of_heads else column for column in known]
+    conditions = [f"{column}.{statistic} > 1" for column, statistic in zip(named, STATISTICS * 9, strict=False)]
     conditions += [f"{unit}.{known[-1]}.max > {unit}" for unit in question.checks.units]
     assert len(read_recipe(write_request(tmp_path, question.name, *conditions)).recipe.check) == len(conditions)
     for name in ("beauty.max", "model.max", "note.max"):
@@ -88,11 +89,11 @@ def test_the_first_model_of_a_comparison_is_what_the_others_are_compared_with(tm
     change(path, 'models = ["demo:decoder"]', 'models = ["demo:encoder"]')
     with refuses(UsageError, "check[2].models", "'demo:encoder'", "demo:decoder, demo:none"):
         read_recipe(path)
-    changed = write_recipe(tmp_path, "compare", f"models = {models}", 'fail_if = "value_overlap.max > 1"')
-    with refuses(UsageError, "check[1].fail_if", "'value_overlap.max'", "key_overlap"):
+    changed = write_recipe(tmp_path, "compare", f"models = {models}", 'fail_if = "heads.value_overlap.max > 1"')
+    with refuses(UsageError, "check[1].fail_if", "'heads.value_overlap.max'", "key_overlap"):
         read_recipe(changed)
     change(changed, "models = ", 'options = { circuit = "ov" }\nmodels = ')
-    assert read_recipe(changed).recipe.check[0].fail_if == "value_overlap.max > 1"
+    assert read_recipe(changed).recipe.check[0].fail_if == "heads.value_overlap.max > 1"
 
 
 @pytest.mark.usefixtures("no_pictures")
