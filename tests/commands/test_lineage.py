@@ -65,7 +65,7 @@ def test_the_table_fits_and_a_sentence_says_what_it_means(inside: Command, model
 
 @pytest.mark.parametrize("candidate", EXPLAINED)
 def test_each_verdict_that_occurs_is_explained_and_no_other(candidate: str, inside: Command, models: Path) -> None:  # noqa: ARG001
-    run = inside("lineage", "./base", candidate, *FEW, COLUMNS="300")
+    run = inside("lineage", "./base", candidate, *FEW, COLUMNS="500")
     table, *paragraphs = [
         line for line in run.stdout.splitlines() if line.partition(":")[0] in VERDICTS or "./" in line
     ][1:]
