@@ -143,7 +143,7 @@ def score(
     require_conditions(checks, conditions)
     earlier = None if baseline is None else _read_baseline(baseline)
     if summary:
-        selection.check(brief_columns(options.scores))
+        selection.check(brief_columns(options.scores, per_head=options.per_head))
     else:
         selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
@@ -175,7 +175,7 @@ def score(
     if scored:
         frames = [*scored.values()]
         if summary:
-            _deliver_summary(frames, outputs, selection)
+            _deliver_summary(frames, outputs, options, selection)
         else:
             _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         if figures:
@@ -313,10 +313,12 @@ def _deliver(
     outputs.deliver(selection.select(rows), print_tables, paper)
 
 
-def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selection: Selection) -> None:
+def _deliver_summary(
+    frames: list[pd.DataFrame], outputs: ModelOutputs, options: ScoreOptions, selection: Selection
+) -> None:
     """Write and print one row for each stack of each model."""
     rows = join_frames(frames)
-    summarised = summarise_briefly(rows)
+    summarised = summarise_briefly(rows, per_head=options.per_head)
     summarised.attrs |= rows.attrs | summarised.attrs
     place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
     spread = [str(name) for name in summarised if str(name).endswith(QUARTILES)]

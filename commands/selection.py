@@ -77,7 +77,7 @@ def deliver_summary(
     known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
     first = next((column for column in columns if any(column in name for name in known)), columns[0])
     paper = [*names, *(name for name in known if first in name)]
-    brief = [*names, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
+    brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
 
     def print_rows(selected: pd.DataFrame) -> None:
         print_frame(selected[list(selection.columns) or brief])

@@ -218,13 +218,17 @@ def summarise_columns(
     return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
 
 
-def brief_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
-    """The columns of a summary that a page has room for, for rows with these optional scores, as `summary_columns`."""
+def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False) -> tuple[str, ...]:
+    """The columns of a summary that a page has room for, for rows with these optional scores, as `summary_columns`.
+
+    per_head: with those over heads, too.
+    """
     names = score_names(parse_scores(scores))
-    spread = (statistic(score, quartile) for score in names for quartile in QUARTILES)
+    units = (False, True) if per_head else (False,)
+    spread = (statistic(score, quartile, heads=heads) for heads in units for score in names for quartile in QUARTILES)
     return ("model", "stack", "parameters", "layers", "heads", *spread)
 
 
-def summarise_briefly(rows: pd.DataFrame) -> pd.DataFrame:
-    """What a page shows of `summarise`."""
-    return summarise(rows)[list(brief_columns(scores_in(rows.columns)))]
+def summarise_briefly(rows: pd.DataFrame, *, per_head: bool = False) -> pd.DataFrame:
+    """What a page shows of `summarise`. per_head: with the statistics over heads."""
+    return summarise(rows)[list(brief_columns(scores_in(rows.columns), per_head=per_head))]

@@ -121,6 +121,14 @@ def test_a_summary_is_a_row_for_each_stack(inside: Run, tmp_path: Path) -> None:
     assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", "symmetry_upper")
 
 
+def test_a_summary_of_heads_has_their_statistics(inside: Run, tmp_path: Path) -> None:
+    done = inside("score", "demo:encoder", "--per-head", "--summary", "-o", tmp_path / "s.csv", "-q")
+    assert done.returncode == 0, done.stderr
+    whole = pd.read_csv(io.StringIO(inside("score", "demo:encoder", "--per-head", "--format", "csv", "-q").stdout))
+    expected = whole.loc[whole["head"].notna(), "symmetry"].median()
+    assert pd.read_csv(tmp_path / "s.csv")["heads_symmetry_median"][0] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("command", "column"), [("compare", "heads_change_median"), ("positions", "heads_previous_token_median")]
 )
@@ -135,3 +143,4 @@ def test_changes_and_positions_have_summaries_too(command: str, column: str, ins
     first = heads[heads["model"] == rows["model"][0]]
     assert rows[column][0] == pytest.approx(first[column.removeprefix("heads_").removesuffix("_median")].median())
     assert "[" in (tmp_path / "s.tex").read_text()
+    assert "demo:encoder" in inside(command, "demo:encoder", *BOTH[1:], "--summary", "-q").stdout
