@@ -197,7 +197,7 @@ def sample(
     """Draw sequences of items, the values of given items, or both, from a saved model.
 
     A model of direction uni draws one position after the other. One of direction bi draws each position given the
-    others, in sweeps (Gibbs sampling).
+    others, in sweeps (Gibbs sampling). With -o, the rows are in the file alone.
 
     Examples:
         attngeo efa sample model --sequences 10 --length 8
@@ -207,7 +207,12 @@ def sample(
     _require(model, *([options.data] if options.data else []))
     with Bar("sample", verbosity) as bar:
         drawn = models.sample_file(model, options, bar)
-    outputs.deliver(drawn, print_frame)
+    outputs.deliver(drawn, _print_count if outputs.output else print_frame)
+
+
+def _print_count(drawn: pd.DataFrame) -> None:
+    """Print how many rows a file has."""
+    Terminal().print(f"{len(drawn):,} rows.")
 
 
 @with_options

@@ -99,6 +99,9 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
     assert_shows(fit.stdout, "the rows of its sequence before it")
     drawn = inside("efa", "sample", model, "--sequences", "3", "--length", "2", "--format", "csv").stdout
     assert len(drawn.splitlines()) == 7
+    in_file = inside("efa", "sample", model, "--sequences", "3", "--length", "2", "-o", tmp_path / "drawn.csv")
+    assert in_file.stdout == "6 rows.\n"
+    assert (tmp_path / "drawn.csv").read_text() == drawn
     similar = json.loads(inside("efa", "similar", model, "Limes", "--format", "json").stdout)
     assert {row["item"] for row in similar} == set(NAMES) - {"Limes"}
     assert [row["score"] for row in similar] == sorted((row["score"] for row in similar), reverse=True)
