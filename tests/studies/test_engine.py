@@ -294,7 +294,7 @@ def test_a_process_ends_if_the_one_that_started_it_has_ended_before_it_asks() ->
 
 
 # As on Windows: the number of the parent stays when that has ended, os.kill ends a process at once, and there is no
-# SIGKILL.
+# SIGKILL: psutil ends a process by a call of that system.
 ON_WINDOWS = """
 import os
 import signal
@@ -305,6 +305,7 @@ from attngeo.studies import processes
 parent = int(sys.argv[1])
 os.getppid = lambda: parent
 os.kill = lambda number, _: os._exit(9)
+psutil.Process.kill = lambda _: os._exit(1)
 del signal.pthread_kill, signal.pthread_sigmask, signal.SIGKILL, signal.SIGHUP
 processes.POLL, processes.GRACE = 0.05, 0.5
 signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True))
