@@ -19,7 +19,8 @@ MAKEFILE = Path(__file__).parents[1] / "Makefile"
 PROGRAM = """#!/bin/sh
 case "$*" in
     *venv*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/attngeo" ;;
-    *torch*) for i in $(seq 300); do [ -e quick ] || grep -q "torch.*(2 s)" told && break; sleep 0.2; done ;;
+    *torch*) n=0
+        while [ $n -lt 300 ] && ! [ -e quick ] && ! grep -q "torch.*(2 s)" told; do sleep 0.2; n=$((n + 1)); done ;;
     *editable*) [ ! -e broken ] || exit 3 ;;
     analogy*) echo "the results" ;;
 esac
