@@ -308,7 +308,7 @@ os.kill = lambda number, _: os._exit(9)
 psutil.Process.kill = lambda _: os._exit(1)
 del signal.pthread_kill, signal.pthread_sigmask, signal.SIGKILL, signal.SIGHUP
 processes.POLL, processes.GRACE = 0.05, 0.5
-signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"saved\\n"))
 processes.prepare_process(parent)
 print("ready", flush=True)
 while True:
