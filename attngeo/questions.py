@@ -115,7 +115,7 @@ QUESTIONS = {
             "attngeo.changes.compare_options:compare_columns",
             Checkable(
                 "attngeo.changes.compare_options:number_columns", about=("other", "stack"),
-                of_heads=("query_overlap", "key_overlap", "value_overlap", "output_overlap"),
+                of_heads="attngeo.changes.compare_options:OF_HEADS",
             ),
         ),
         Question(

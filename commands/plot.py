@@ -56,7 +56,7 @@ def plot(
     Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
 
     Images (.png, .svg, .pdf) require attngeo[images], and Chromium or Chrome: {browser}.
-    A .pdf or .svg file has exactly the size of its figure, with 96 pixels to an inch; a .png file has 192.
+    An image has the size of its figure on paper: 96 pixels are an inch, and in a .png file 192.
 
     Kinds:
     {kinds}

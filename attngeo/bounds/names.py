@@ -110,7 +110,7 @@ def explain_pattern(text: str) -> str:
         return "; it is a pattern, which a shell replaces by the names that match, but nothing matches it"
     return (
         "; it is a pattern, which a shell replaces by the names that match if it has no quotes: "
-        f"{list_names(matches)}. Write {text} without quotes, or in a list these names"
+        f"{list_names(matches)}. Write {text} without quotes; in a list, write these names"
     )
 
 

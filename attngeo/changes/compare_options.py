@@ -21,6 +21,8 @@ OVERLAPS: dict[OneCircuit, tuple[str, str]] = {
     "qk": ("query_overlap", "key_overlap"),
     "ov": ("value_overlap", "output_overlap"),
 }
+# The columns that whole layers do not have.
+OF_HEADS = (*OVERLAPS["qk"], *OVERLAPS["ov"])
 
 
 def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
@@ -35,7 +37,7 @@ def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
 
 def number_columns() -> tuple[str, ...]:
     """The columns of numbers, which conditions may name; each circuit has its own overlaps."""
-    return (*CHANGES, *OVERLAPS["qk"], *OVERLAPS["ov"], *SCORES_OF_BOTH)
+    return (*CHANGES, *OF_HEADS, *SCORES_OF_BOTH)
 
 
 class CompareOptions(SourceOptions):

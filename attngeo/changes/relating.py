@@ -71,7 +71,7 @@ EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
 ASK_AGAIN = "ask again with --align, which finds a permuted copy"
 ROTATED = "no permuted copy is found with --align, and a rotated one cannot be excluded"
 CANNOT_ALIGN = "--align cannot find a permuted copy without token embeddings of one width"
-NEAR = f"z is not above {LEAST_Z}, but above {STRANGERS_Z}, as that of no strangers: ask again with another --seed"
+NEAR = f"z is between {STRANGERS_Z}, which no strangers have exceeded, and {LEAST_Z}: ask again with another --seed"
 NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.

@@ -78,7 +78,7 @@ class Checkable:
         sizes: columns with one value for each model, which conditions name without a statistic.
         last: the column of which each check takes the rows with the largest value alone; "" for all rows.
         has_baseline: whether conditions may compare with an earlier table.
-        of_heads: the columns that whole layers do not have.
+        of_heads: the columns that whole layers do not have, or their name as above.
     """
 
     columns: str | Columns
@@ -87,7 +87,7 @@ class Checkable:
     sizes: tuple[str, ...] = ()
     last: str = ""
     has_baseline: bool = False
-    of_heads: tuple[str, ...] = ()
+    of_heads: str | Columns = ()
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Quantity(NamedTuple):
         if statistic not in STATISTICS:
             expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
             raise UsageError(f"expected one of: {expected}")
-        if column in table.of_heads and over != HEADS:
+        if column in resolve_columns(table.of_heads) and over != HEADS:
             raise UsageError(f"only heads have it: write {HEADS}.{column}.{statistic}")
         return cls(column, statistic, over, of_baseline)
 

@@ -186,7 +186,7 @@ def test_models_are_related_from_ten_standard_deviations_on(
     # What is above all strangers, but not above the limit, is no evidence of independence, either.
     assert row["verdict"] == ("related" if related else "suspicious")
     assert pd.isna(row["related"]) if not related else row["related"]
-    assert ("above 5, as that of no strangers" in row["note"]) is not related
+    assert ("between 5, which no strangers have exceeded" in row["note"]) is not related
 
 
 @pytest.mark.parametrize(("width", "note"), [(512, False), (513, True)])

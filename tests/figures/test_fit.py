@@ -125,3 +125,15 @@ def test_a_figure_without_a_title_or_with_marks_in_its_names_is_left() -> None:
     (trace,) = fit_figure(figure).data
     assert trace.name == "a <b>bold</b> name " * 5
     assert LOW > 300
+
+
+def test_ticks_of_a_small_figure_are_not_over_each_other() -> None:
+    figure = go.Figure(go.Heatmap(z=[[0] * 24] * 24))
+    figure.update_layout(width=326, height=200)
+    figure.update_xaxes(tickvals=list(range(24)))
+    figure.update_yaxes(tickvals=list(range(24)), domain=[0, 0.5])
+    fitted = fit_figure(figure)
+    assert list(fitted.layout.yaxis.tickvals) == [0, 8, 16]
+    assert 3 < len(fitted.layout.xaxis.tickvals) < 24
+    figure.update_layout(width=1000, height=600)
+    assert len(fit_figure(figure).layout.yaxis.tickvals) == 24

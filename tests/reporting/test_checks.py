@@ -13,6 +13,7 @@ from support.reports import change
 
 import attngeo
 from attngeo.errors import DataError, UsageError
+from attngeo.lazy import resolve_columns
 from attngeo.pretrain.curves import list_curve_columns
 from attngeo.questions import QUESTIONS, Question, find_checks
 from attngeo.reporting.recipe import read_recipe
@@ -51,7 +52,8 @@ def test_conditions_know_the_numbers_of_every_question(question: Question, tmp_p
     assert {*question.checks.about, *filter(None, [question.checks.last])} <= {*columns}
     known = [column for column in question.checks.numbers if column in columns]
     assert known
-    named = [f"heads.{column}" if column in question.checks.of_heads else column for column in known]
+    of_heads = resolve_columns(question.checks.of_heads)
+    named = [f"heads.{column}" if column in of_heads else column for column in known]
     conditions = [f"{column}.{statistic} > 1" for column, statistic in zip(named, STATISTICS * 9, strict=False)]
     conditions += [f"{unit}.{known[-1]}.max > {unit}" for unit in question.checks.units]
     assert len(read_recipe(write_request(tmp_path, question.name, *conditions)).recipe.check) == len(conditions)
