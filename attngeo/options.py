@@ -220,11 +220,6 @@ class Options(_Base):
                 as_value_error(check, self)
 
     @property
-    def added_columns(self) -> tuple[str, ...]:
-        """The columns that these options add to those that every table of the question has."""
-        return ()
-
-    @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by name."""
         return {name: value for name, value in self if name in self.model_fields_set}

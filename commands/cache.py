@@ -17,7 +17,7 @@ from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.provenance import is_current
-from attngeo.questions import QUESTIONS
+from attngeo.questions.table import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
 from .declare import with_options

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import attngeo
 from attngeo.bounds.names import printable
-from attngeo.changes.compare import compare_pair, join_changes, list_pairs, refuse_repeats
-from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns
+from attngeo.changes.compare import list_pairs, refuse_repeats
+from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.choices import OneCircuit
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
-from attngeo.questions import QUESTIONS, parse_condition
-from attngeo.scores.conditions import Checkable, Condition
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
+from attngeo.scores.conditions import Checkable, Condition, parse_condition
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
@@ -35,7 +36,7 @@ from .declare import with_options
 from .outputs import MODEL_HELP, ModelOutputs, Summary, Verbosity, model_argument, plot_option
 from .progress import Bar
 from .selection import Selection, deliver_summary
-from .study import ModelsFile, list_all, run_all
+from .study import ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
 
 def _describe_checks(circuit: OneCircuit = "qk") -> Checkable:
     """What conditions may say of the table of changes."""
-    checks = QUESTIONS["compare"].checks
-    assert checks is not None
-    return checks.limit(compare_columns(circuit))
+    return CHECKS.limit(compare_columns(circuit))
 
 
 Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", _describe_checks())]
@@ -111,36 +110,33 @@ def compare(
     require_conditions(checks, conditions)
     selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
-    pairs = list_pairs(listed, options, hub)
+    pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)
     outputs.check_labels(listed)
     alone = len(pairs) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("compare", verbosity) as bar:
-        refuse_repeats(pairs, revisions, replace(session, progress=bar))
-    outcomes = run_all(
-        listed[-1] if alone else "compare",
-        partial(compare_pair, options=options.replace(per_head=True)),
+        refuse_repeats(listed, revisions, replace(session, progress=bar))
+    outcomes = ask_models(
+        QUESTIONS["compare"],
         pairs,
         session,
         verbosity,
-        names=[str(other) for _, other in pairs],
-        unit="models",
-        alone=alone,
+        options=options.replace(per_head=True),
         note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     complaints: list[str] = []
     if frames:
         if summary:
-            deliver_summary(join_changes(frames), SUMMARISED, STACK, outputs, selection)
+            deliver_summary(join_frames(frames), SUMMARISED, STACK, outputs, selection)
         else:
             _deliver(frames, outputs, options, selection, verbosity)
         if figures:
-            figure = attngeo.plot("change-map", outputs.name(join_changes(frames)))
+            figure = attngeo.plot("change-map", outputs.name(join_frames(frames)))
             for path in figures:
                 attngeo.save_figure(figure, path)
-        complaints = check_conditions(conditions, join_changes(frames), None, verbosity, checks)
+        complaints = check_conditions(conditions, join_frames(frames), None, verbosity, checks)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     end_with_failures(complaints, failures, alone=alone)
 
@@ -177,7 +173,7 @@ def _deliver(
     verbosity: Verbosity,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
-    rows = join_changes(frames)
+    rows = join_frames(frames)
     about = rows.attrs
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)

@@ -12,11 +12,12 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.circuits.compose_options import KINDS, ComposeOptions
 from attngeo.options import RESULTS, Options, option
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session
 
 from .declare import with_options
 from .outputs import Model, ModelOutputs, Verbosity
-from .progress import Bar
+from .study import ask_models
 from .tables import Cell, Terminal, format_number, print_table
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ def compose(
     outputs.check_labels([model])
     require_model(model, options.adapter, options.config)
 
-    from attngeo.circuits.compose import compose_heads
-
-    with Bar(model, verbosity) as progress:
-        rows = compose_heads(model, options, Session(hub=hub, results=results, progress=progress))
+    session = Session(hub=hub, results=results)
+    (outcome,) = ask_models(QUESTIONS["compose"], [model], session, verbosity, options=options)
+    rows = outcome.result
+    assert rows is not None  # the failure of the only model is raised
     outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top), BRIEF)
     for text in _list_notes(rows):
         verbosity.note(f"note: {model}: {text}")

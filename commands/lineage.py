@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.changes.lineage import build_lineage, check_candidates, relate_candidate
+from attngeo.changes.lineage import list_candidates
 from attngeo.changes.lineage_options import VERDICTS, LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.models import list_models
 
 from .declare import with_options
 from .outputs import Model, ModelOutputs, Verbosity, complete_models
-from .study import deliver, run_all
+from .study import ask_models, deliver
 from .tables import Cell, Terminal, is_missing, print_table
 
 if TYPE_CHECKING:
@@ -113,21 +115,13 @@ def lineage(
         raise UsageError("Missing argument 'CANDIDATE...', or --models FILE (see attngeo lineage --help)")
     listed = list_models(candidates or [], models_file, hub=hub)
     outputs.check(*listed)
-    check_candidates(model, listed)
+    pairs = list_candidates([model, *listed], options)
     outputs.check_labels([model, *listed])
-    alone = len(listed) == 1
-    outcomes = run_all(
-        listed[0] if alone else "lineage",
-        partial(relate_candidate, model=model, options=options),
-        listed,
-        Session(hub=hub, study=study, results=results),
-        verbosity,
-        unit="candidates",
-        alone=alone,
-    )
-    kept = [outcome.result for outcome in outcomes if outcome.result is not None]
+    session = Session(hub=hub, study=study, results=results)
+    outcomes = ask_models(QUESTIONS["lineage"], pairs, session, verbosity, options=options)
+    rows = join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
     show = partial(_print, align=options.align, verbosity=verbosity)
-    deliver(build_lineage(kept, options), outcomes, outputs, show, BRIEF)
+    deliver(rows, outcomes, outputs, show, BRIEF)
 
 
 def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:

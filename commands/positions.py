@@ -9,16 +9,16 @@ from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
-from attngeo.positions.measuring import measure_model
 from attngeo.positions.options import PositionOptions, position_columns
-from attngeo.scores.score import join_frames
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .declare import with_options
 from .outputs import ModelOutputs, Summary, Verbosity
 from .selection import Selection, deliver_summary
-from .study import Models, deliver, list_all, run_all
+from .study import Models, ask_models, deliver, list_all
 from .tables import Cell, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -68,15 +68,12 @@ def positions(
     listed = list_all(models, None, hub, command="positions")
     outputs.check(*listed)
     outputs.check_labels(listed)
-    alone = len(listed) == 1
-    outcomes = run_all(
-        listed[0] if alone else "positions",
-        partial(measure_model, options=options),
+    outcomes = ask_models(
+        QUESTIONS["positions"],
         listed,
         Session(hub=hub, study=study, results=results),
         verbosity,
-        unit="models",
-        alone=alone,
+        options=options,
         note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]

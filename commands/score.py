@@ -19,10 +19,10 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.questions import parse_condition
-from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
+from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline, parse_condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import join_frames
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -60,7 +60,7 @@ from .declare import with_options
 from .outputs import ModelOutputs, Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection
-from .study import Models, ModelsFile, list_all, raise_if_traced, run_all
+from .study import Models, ModelsFile, ask_models, list_all, raise_if_traced
 from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
 
 if TYPE_CHECKING:
@@ -157,16 +157,12 @@ def score(
     with Bar("score", verbosity) as bar:
         refuse_repeated_revisions(listed, revisions, replace(session, progress=bar))
 
-    from attngeo.scores.score import score_model
-
-    outcomes = run_all(
-        listed[0] if alone else "score",
-        partial(score_model, options=options.replace(per_head=True)),
+    outcomes = ask_models(
+        QUESTIONS["score"],
         listed,
         session,
         verbosity,
-        unit="models",
-        alone=alone,
+        options=options.replace(per_head=True),
         note=partial(_report_outcome, verbosity=verbosity, is_table=outputs.format == "table"),
     )
     scored = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
-from attngeo.options import INPUT
+from attngeo.options import INPUT, Options
 from attngeo.papers.runs import perform
+from attngeo.questions.asking import Subject, ask, name_subjects
+from attngeo.questions.question import Question
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
@@ -92,6 +95,31 @@ def run_all(
             f"{kept} of {len(settings)} {unit} with results from the result store; --fresh computes them again"
         )
     return outcomes
+
+
+def ask_models(
+    question: Question,
+    subjects: Sequence[Subject],
+    session: Session,
+    verbosity: Verbosity,
+    *,
+    options: Options,
+    note: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
+) -> list[RunOutcome[pd.DataFrame]]:
+    """The outcomes of a question about models, or about pairs of them. note: as of `run_all`."""
+    names = name_subjects(subjects)
+    alone = len(subjects) == 1
+    return run_all(
+        names[0] if alone else question.name,
+        partial(ask, question, options=options),
+        subjects,
+        session,
+        verbosity,
+        names=names,
+        unit="models",
+        alone=alone,
+        note=note,
+    )
 
 
 def run_experiment(name: str, runs: Sequence[Any], session: Session, verbosity: Verbosity) -> list[RunOutcome[Any]]:

@@ -22,7 +22,7 @@ from attngeo.gradients.options import gradient_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
 from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
 from attngeo.positions import measure as measure_positions, position_columns
-from attngeo.questions import QUESTIONS, VIEWS
+from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import brief_columns, summarise_briefly, summary_columns

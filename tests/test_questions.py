@@ -14,7 +14,8 @@ import pytest
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import describe_code
-from attngeo.questions import QUESTIONS, VIEWS, Question
+from attngeo.questions.question import Question
+from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report

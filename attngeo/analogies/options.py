@@ -10,6 +10,7 @@ from typing import Any, Literal
 from attngeo.choices import Candidates, Case, Compose, Table
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
+from attngeo.scores.conditions import Checkable
 
 # Score of a candidate; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
@@ -23,6 +24,8 @@ COLUMNS = (
 NUMBERS = (
     "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr", "mean_cosine", "asked", "known",
 )  # fmt: skip
+# What conditions may say of the table.
+CHECKS = Checkable(NUMBERS, about=("model", "level", "questions"), units=("rows",))
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from attngeo.attention.layers import check_layers
-from attngeo.choices import Precision
+from attngeo.choices import Parts, Precision
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
@@ -85,3 +85,17 @@ class ReadingOptions(SourceOptions):
     def of(cls, options: Options, **others: object) -> Self:
         """Those of the options of a question, and others in their place."""
         return cls(**{name: value for name, value in options.given.items() if name in cls.model_fields} | others)
+
+
+class ModelReading(NamedTuple):
+    """What a question reads of a model.
+
+    Attributes:
+        options: which weights, and into which forms.
+        parts: of the weights.
+        only_updates: what adapters add alone.
+    """
+
+    options: ReadingOptions
+    parts: Parts = "qk"
+    only_updates: bool = False

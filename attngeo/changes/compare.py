@@ -6,29 +6,22 @@ Imports nothing heavy: pandas when a table is made, torch when it is computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.names import in_utf8
-from attngeo.changes.compare_options import CompareOptions, compare_columns, number_columns
+from attngeo.changes.compare_options import CompareOptions
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
-from attngeo.provenance import merge_origins
-from attngeo.scores.score import build_frame, find_pair_record, join_frames, load_kept
+from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
-from attngeo.studies.engine import run_study
 from attngeo.studies.models import expand_models, find_repeated, name_model
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
-from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
     import pandas as pd
-
-INTEGERS = ("layer", "head", "key_head")
 
 
 class ChangeKeywords(CompareOptions, RevisionOptions, HubAccess, ResultOptions, StudyOptions):
@@ -94,75 +87,33 @@ def compare(  # noqa: D417 - the keywords are those of a session
     >>> rows.layer.tolist(), bool((rows.change > 0.5).all())
     ([0, 1, 2], True)
     """
-    pairs = list_pairs(
-        [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, options, session.hub
+    listed = expand_models(
+        [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, session.hub
     )
-    refuse_repeats(pairs, revisions, session)
-    names = [name_model(other) for _, other in pairs]
-    function = partial(compare_pair, options=options)
-    outcomes = require_all(run_study(function, pairs, session, names=names))
-    return join_changes([outcome.result for outcome in outcomes if outcome.result is not None])
+    refuse_repeats(listed, revisions, session)
+    return ask_for_one_table(QUESTIONS["compare"], listed, session, options=options)
 
 
-def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess) -> list[tuple[Model, Model]]:
-    """The first model with each other one, with globs of revisions replaced by the revisions.
+def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[Model, Model]]:
+    """The first model with each other one.
 
     Raises UsageError for fewer than two models, unless an adapter makes another one of the first, and for a model that
-    is given twice; and as `list_models`.
+    is given twice.
     """
-    listed = expand_models(models, hub)
-    if len(listed) == 1 and options.adapter:
-        return [(listed[0], listed[0])]
-    if len(listed) < 2:
+    if len(models) == 1 and options.adapter:
+        return [(models[0], models[0])]
+    if len(models) < 2:
         raise UsageError(
             "compare has fewer than two models, expected a first one and others, a glob of revisions such as "
             "org/name@step*, or one model and an adapter"
         )
-    repeated = find_repeated(listed)
+    repeated = find_repeated(models)
     if repeated is not None:
         raise UsageError(f"{name_model(repeated)} is given twice, expected each model once")
-    return [(listed[0], other) for other in listed[1:]]
+    return [(models[0], other) for other in models[1:]]
 
 
-def refuse_repeats(pairs: Sequence[tuple[Model, Model]], revisions: RevisionOptions, session: Session) -> None:
+def refuse_repeats(models: Sequence[Model], revisions: RevisionOptions, session: Session) -> None:
     """Refuse revisions with equal weights, as of `score`. Two models alone may be equal: that is what is asked."""
-    if len(pairs) > 1:
-        refuse_repeated_revisions([pairs[0][0], *(other for _, other in pairs)], revisions, session)
-
-
-def compare_pair(models: tuple[Model, Model], session: Session, *, options: CompareOptions) -> pd.DataFrame:
-    """The table of changes from one model to another: `compare` of two with a session.
-
-    Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
-    """
-    first, other = models
-    require_model(first, (), options.config)
-    require_model(other, options.adapter, options.config)
-    identities = record = None
-    if not options.adapter and not options.config:  # what they name may change
-        without_memory = options.replace(memory=None)  # no number depends on it
-        identities, record = find_pair_record("changes", models, without_memory, session)
-    kept = load_kept(record, "changes", session)
-    if kept is None:
-        from attngeo.changes.comparing import compare_models
-
-        if identities is not None:
-            first, other = (identity.ref for identity in identities)
-        kept = compare_models((first, other), options, session, record)
-    identity = None if identities is None else identities[0]
-    frame = build_frame("What changed between models", kept, compare_columns(options.circuit), options, identity)
-    if identities is not None:
-        frame.attrs["other"] = in_utf8(identities[1].ref.text)
-    frame["other"] = frame.attrs["other"]
-    numbers = [name for name in number_columns() if name in frame]
-    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(numbers, "float64"))
-
-
-def join_changes(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The changes of several other models as one table."""
-    if len(frames) == 1:
-        return frames[0]
-    rows = join_frames(frames)
-    merged = merge_origins([{**frame.attrs, "model": frame.attrs["other"]} for frame in frames])
-    rows.attrs = merged | {"model": frames[0].attrs["model"], "other": merged["model"]}
-    return rows
+    if len(models) > 2:
+        refuse_repeated_revisions(models, revisions, session)

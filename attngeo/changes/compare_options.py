@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from attngeo.attention.layers import check_layers
-from attngeo.attention.options import LARGEST_OFFSET, SourceOptions
-from attngeo.choices import OneCircuit, one_of
+from attngeo.attention.options import LARGEST_OFFSET, ModelReading, ReadingOptions, SourceOptions
+from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
+from attngeo.scores.conditions import Checkable
 
 # The scores of each of two models, which are those that `attngeo.score` always computes.
 SCORES = ("symmetry", "directionality")
@@ -38,6 +39,10 @@ def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
 def number_columns() -> tuple[str, ...]:
     """The columns of numbers, which conditions may name; each circuit has its own overlaps."""
     return (*CHANGES, *OF_HEADS, *SCORES_OF_BOTH)
+
+
+# What conditions may say of the table.
+CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS)
 
 
 class CompareOptions(SourceOptions):
@@ -94,10 +99,11 @@ class CompareOptions(SourceOptions):
         advanced=True,
     )
 
-    @property
-    def added_columns(self) -> tuple[str, ...]:
-        """Those of the circuit, if it is not that of every table."""
-        return () if self.circuit == "qk" else ("circuit", *OVERLAPS["ov"])
+    def readings(self) -> tuple[ModelReading, ModelReading]:
+        """What is read of the first model, and of the other one with the adapters: all their stacks and layers."""
+        asked = ReadingOptions.of(self, stack=None, layers=None, adapter=(), rope_offset=self.rope_offset or 0)
+        parts = PARTS_OF[self.circuit]
+        return ModelReading(asked, parts), ModelReading(asked.replace(adapter=self.adapter), parts)
 
     def _check(self) -> None:
         if self.circuit == "ov" and self.rope_offset is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,8 +18,6 @@ from attngeo.attention.projections import NO_OFFSET, require_outputs
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.stacks import choose_stacks, group_sites, split_stack
-from attngeo.checkpoints.reference import Model
-from attngeo.choices import PARTS_OF
 from attngeo.errors import UnsupportedModelError, about
 from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
@@ -28,17 +26,13 @@ from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_produc
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import ignore_progress
+from attngeo.questions.making import Making
 from attngeo.scores.computing import (
-    choose_record,
-    describe_making,
-    encode_texts,
     score_missing_outputs,
     score_outputs,
     score_site,
 )
 from attngeo.scores.options import ScoreOptions
-from attngeo.session import Session
-from attngeo.studies.results import Kept, ResultRecord
 
 # A head whose cosine with the head of its own number is smaller may be at another place in the other model.
 SAME_HEAD = 0.5
@@ -83,44 +77,26 @@ class SiteChanges(NamedTuple):
     overlaps: tuple[Tensor, Tensor] | None
 
 
-def compare_models(
-    models: tuple[Model, Model], options: CompareOptions, session: Session, record: ResultRecord | None
-) -> Kept:
-    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`.
-
-    record: keeps them.
-    """
-    first, other = models
-    asked = ReadingOptions.of(options, stack=None, layers=None, adapter=(), rope_offset=options.rope_offset or 0)
-    parts = PARTS_OF[options.circuit]
-    with ExitStack() as stack, torch.inference_mode():
-        mine = stack.enter_context(Attention.open(first, asked, session, parts=parts))
-        other_asked = asked.replace(adapter=options.adapter)
-        others = stack.enter_context(Attention.open(other, other_asked, session, parts=parts))
-        for attention in (mine, others):
-            with about(attention.ref):
-                if options.circuit == "ov" and all(site.missing for site in attention.sites):
-                    require_outputs(attention.sites[0])
-        whole = select(mine.sites, None if options.stack is None else split_stack(options.stack)[0], None, mine.ref)
-        pairs = pair_sites(whole, others.sites, options.stack, (mine.ref, others.ref))
-        skipped = mine.left_out
-        other_skipped = others.left_out
-        if options.stack is None:
-            skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
-            other_skipped = other_skipped | _list_unpaired(others.sites, {pair.other.stack for pair in pairs})
-        chosen = {site.module for site in select(whole, None, options.layers, mine.ref)}
-        pairs = [pair for pair in pairs if pair.first.module in chosen]
-        description = describe_making(mine, [pair.first for pair in pairs], options)
-        description |= {"other": others.ref, "skipped": skipped, "other_skipped": other_skipped}
-        names = {"model": mine.ref, "other": others.ref}
-        rows = []
-        with closing(_score_both(mine, others, pairs, options)) as scored:
-            for pair, my_site, other_site in scored:
-                rows += [encode_texts(names | row) for row in _build_rows(pair, my_site, other_site, options)]
-        record = choose_record(record, mine.store, others.store)
-    if record is not None:
-        record.keep(rows, description)
-    return Kept(rows, description)
+def compare_sites(mine: Attention, others: Attention, options: CompareOptions, making: Making) -> Iterator[list[Row]]:
+    """The rows of the table of changes from one model to another; see `attngeo.compare`."""
+    for attention in (mine, others):
+        with about(attention.ref):
+            if options.circuit == "ov" and all(site.missing for site in attention.sites):
+                require_outputs(attention.sites[0])
+    whole = select(mine.sites, None if options.stack is None else split_stack(options.stack)[0], None, mine.ref)
+    pairs = pair_sites(whole, others.sites, options.stack, (mine.ref, others.ref))
+    skipped = mine.left_out
+    other_skipped = others.left_out
+    if options.stack is None:
+        skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
+        other_skipped = other_skipped | _list_unpaired(others.sites, {pair.other.stack for pair in pairs})
+    chosen = {site.module for site in select(whole, None, options.layers, mine.ref)}
+    pairs = [pair for pair in pairs if pair.first.module in chosen]
+    making.about |= {"layers": len(pairs), "skipped": skipped, "other_skipped": other_skipped}
+    names = {"model": mine.ref, "other": others.ref}
+    with closing(_score_both(mine, others, pairs, options)) as scored:
+        for pair, my_site, other_site in scored:
+            yield [names | row for row in _build_rows(pair, my_site, other_site, options)]
 
 
 def pair_sites(

@@ -6,25 +6,19 @@ Imports nothing heavy: pandas when a table is made, torch when it is computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
-from attngeo import changes
-from attngeo.bounds.names import in_utf8
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS, LINEAGE_NUMBERS, LineageOptions
+from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
-from attngeo.scores.score import build_frame, find_pair_record, load_kept
+from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.models import expand_models, find_repeated, name_model
-from attngeo.studies.results import Kept
-from attngeo.studies.run import require_all
+from attngeo.studies.models import find_repeated, name_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,19 +90,16 @@ def lineage(  # noqa: D417 - the keywords are those of a session
     ([True], [0.005])
     """
     listed = [candidates] if isinstance(candidates, str) or not isinstance(candidates, Sequence) else candidates
-    models = expand_models(listed, session.hub)
-    check_candidates(model, models)
-    names = [name_model(one) for one in models]
-    run = partial(relate_candidate, model=model, options=options)
-    outcomes = require_all(run_study(run, models, session, names=names))
-    return build_lineage([outcome.result for outcome in outcomes if outcome.result is not None], options)
+    return ask_for_one_table(QUESTIONS["lineage"], [model, *listed], session, options=options)
 
 
-def check_candidates(model: Model, candidates: Sequence[Model]) -> None:
-    """Raise UsageError unless there are candidates, each is given once, and none is the model itself.
+def list_candidates(models: Sequence[Model], options: LineageOptions) -> list[tuple[Model, Model]]:  # noqa: ARG001 - as `Question.list_subjects`
+    """The first model with each candidate.
 
+    Raises UsageError unless there are candidates, each is given once, and none is the model itself.
     Raises ModelUnavailableError if the model is missing, before each candidate is compared with it.
     """
+    model, *candidates = models
     if not candidates:
         raise UsageError("no candidates are given, expected at least one")
     for candidate in candidates:
@@ -118,25 +109,4 @@ def check_candidates(model: Model, candidates: Sequence[Model]) -> None:
     if repeated is not None:
         raise UsageError(f"{name_model(repeated):.200} is given twice, expected each candidate once")
     require_model(model)
-
-
-def relate_candidate(candidate: Model, session: Session, *, model: Model, options: LineageOptions) -> Kept:
-    """The row of one candidate, with the names as they are given, and how it was made."""
-    require_model(candidate)
-    identities, record = find_pair_record("lineage", (model, candidate), options, session)
-    if identities is None:
-        return changes.relate_models(model, candidate, options, session)
-    first, other = identities
-    kept = load_kept(record, "outcomes", session)
-    if kept is None:
-        kept = changes.relate_models(first.ref, other.ref, options, session, record)
-    names = {"model": in_utf8(first.ref.text), "candidate": in_utf8(other.ref.text)}
-    return Kept([row | names for row in kept.rows], kept.about | {"model": names["model"]})
-
-
-def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFrame:
-    """The table of the rows of all candidates."""
-    rows = [*chain.from_iterable(kept.rows for kept in results)]
-    about = results[0].about if results else {"model": "", "device": ""}
-    frame = build_frame("Lineage", Kept(rows, about), LINEAGE_COLUMNS, options, None)
-    return frame.astype({"related": "boolean"} | dict.fromkeys(LINEAGE_NUMBERS, "float64"))
+    return [(model, candidate) for candidate in candidates]

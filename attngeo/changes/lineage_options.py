@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from attngeo.attention.options import ModelReading, ReadingOptions
 from attngeo.options import COMPUTATION, INPUT, Options, option
+from attngeo.scores.conditions import Checkable
 
 # One row for each candidate.
 LINEAGE_COLUMNS = ("model", "candidate", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
 # Values of the column `verdict`.
 VERDICTS = ("related", "no evidence", "suspicious", "not testable")
 LINEAGE_NUMBERS = ("similarity", "p_value", "z")
+# What conditions may say of the table.
+CHECKS = Checkable(LINEAGE_NUMBERS, about=("candidate",), units=("rows",))
 # Seeds that torch takes.
 LARGEST_SEED = 2**63 - 1
 
@@ -38,3 +42,12 @@ class LineageOptions(Options):
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)
+
+    def readings(self) -> tuple[ModelReading, ModelReading]:
+        """What is read of both models.
+
+        A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both
+        forms.
+        """
+        reading = ModelReading(ReadingOptions(fold_norm=True, device="cpu"))
+        return reading, reading

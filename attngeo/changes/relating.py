@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,12 +14,10 @@ from torch import Tensor
 
 from attngeo import embeddings
 from attngeo.attention.opened import Attention
-from attngeo.attention.options import ReadingOptions
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, VERDICTS, LineageOptions
 from attngeo.changes.stacks import choose_stacks, group_sites
-from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.embeddings.opening import find_table as find_embeddings
 from attngeo.errors import AttnGeoError, about
@@ -42,17 +39,13 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import ignore_progress
-from attngeo.scores.computing import choose_record, describe_making
-from attngeo.session import Session
-from attngeo.studies.results import Kept, ResultRecord
+from attngeo.questions.making import Making
 
 if TYPE_CHECKING:
     from attngeo.embeddings.aligning import Alignment
 
 log = logging.getLogger(__name__)
 
-# A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
-FOLDED = ReadingOptions(fold_norm=True, device="cpu")
 # Beyond this many standard deviations, models are related; those above what strangers reach, also if they are aligned
 # first, may be.
 LEAST_Z = 10
@@ -92,30 +85,17 @@ class _Comparison(NamedTuple):
     notes: list[str]
 
 
-def relate_models(
-    model: Model, candidate: Model, options: LineageOptions, session: Session, record: ResultRecord | None = None
-) -> Kept:
-    """The row of a candidate, and how it was made; see `attngeo.lineage`. record: keeps it."""
-    started = time.perf_counter()
-    with (
-        Attention.open(model, FOLDED, session) as mine,
-        Attention.open(candidate, FOLDED, session) as others,
-        torch.inference_mode(),
-    ):
-        one = _Model(mine, _find_self_attention(mine))
-        two = _Model(others, _find_self_attention(others))
-        comparison = _pair_sites(one, two, options.stack)
-        row: Row = {"model": in_utf8(mine.ref), "candidate": in_utf8(others.ref)}
-        row |= {"verdict": NOT_TESTABLE, "related": None}
-        row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
-        if comparison.pairs:
-            row |= _test(mine, others, comparison, options)
-        description = describe_making(mine, list(one.sites.values()), options) | {"other": others.ref}
-        record = choose_record(record, mine.store, others.store)
-    if record is not None:
-        record.keep([row], description)
-    log.info("%s, %s: %s in %.1f s", mine.ref, others.ref, row["layers"] or row["note"], time.perf_counter() - started)
-    return Kept([row], description)
+def relate_sites(mine: Attention, others: Attention, options: LineageOptions, making: Making) -> Iterator[list[Row]]:
+    """The row of a candidate; see `attngeo.lineage`."""
+    one = _Model(mine, _find_self_attention(mine))
+    two = _Model(others, _find_self_attention(others))
+    making.about["layers"] = len(one.sites)
+    comparison = _pair_sites(one, two, options.stack)
+    row: Row = {"model": mine.ref, "candidate": others.ref, "verdict": NOT_TESTABLE, "related": None}
+    row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
+    if comparison.pairs:
+        row |= _test(mine, others, comparison, options)
+    yield [row]
 
 
 def _find_self_attention(attention: Attention) -> Sites:

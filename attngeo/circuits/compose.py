@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,22 +11,19 @@ import pandas as pd
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
-from attngeo.circuits.compose_options import COLUMNS, KINDS, ComposeOptions
-from attngeo.circuits.composing import Record, compose_model
+from attngeo.circuits.compose_options import KINDS, ComposeOptions
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
-from attngeo.scores.score import KEPT_FORM, describe_result, find_record, load_kept
+from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.frames import KEPT_FORM
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session
-from attngeo.studies.results import Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# The form of the records that are kept.
-COMPOSITION_FORM = KEPT_FORM._replace(
-    lists=("composition", "z"),
-    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
-)
+    from attngeo.circuits.composing import Record
+
 # The share of impossible pairs that lies below the threshold.
 QUANTILE = 0.999
 
@@ -83,36 +80,35 @@ def compose(  # noqa: D417 - the keywords are those of a session
     >>> len(rows), [of_kind["impossible"] for of_kind in rows.attrs["thresholds"]]
     (2160, [2160])
     """
-    return compose_heads(model, options, session)
+    return ask_for_one_table(QUESTIONS["compose"], model, session, options=options)
 
 
-def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd.DataFrame:
-    """The table of compositions of one model: `compose` with a session."""
-    identity, record = find_record("compositions", model, options, session, COMPOSITION_FORM)
-    kept = load_kept(record, "compositions", session)
-    if kept is None or not all(map(_is_sound, kept.rows)):
-        kept = compose_model(model if identity is None else identity.ref, options, session, record)
-    return _build_frame(kept, describe_result("Composition of heads", kept, options, identity))
-
-
-def _is_sound(record: Record) -> bool:
+def _is_sound(record: Mapping[str, Any]) -> bool:
     """Whether a record that was kept has a known kind, and a value for each pair of heads."""
     pairs = (record["from_heads"] or 0) * (record["to_heads"] or 0)
     lengths = {len(record[name] or ()) for name in ("composition", "z")}
     return record["kind"] in KINDS and lengths == {pairs}
 
 
-def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
-    """The table of the pairs that can compose, with the thresholds of those that cannot. about: its `attrs`."""
-    thresholds = _find_thresholds(kept.rows)
+# The form of the records that are kept.
+COMPOSITION_FORM = KEPT_FORM._replace(
+    lists=("composition", "z"),
+    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
+    is_sound=_is_sound,
+)
+
+
+def build_frame(records: Sequence[Record], columns: Sequence[str]) -> pd.DataFrame:
+    """The table of the pairs that can compose. Its `attrs` have the thresholds of those that cannot."""
+    thresholds = _find_thresholds(records)
     limits = {(row["kind"], row["from_stack"], row["to_stack"]): row["threshold"] for row in thresholds}
-    possible = [record for record in kept.rows if record["is_possible"]]
+    possible = [record for record in records if record["is_possible"]]
     possible.sort(key=lambda record: KINDS.index(record["kind"]))
     frames = [
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
-    frame = pd.concat(frames, ignore_index=True).assign(model=about["model"])[list(COLUMNS)]
-    frame.attrs = about | {"thresholds": thresholds}
+    frame = pd.concat(frames, ignore_index=True).assign(model="")[list(columns)]
+    frame.attrs = {"thresholds": thresholds}
     return frame
 
 

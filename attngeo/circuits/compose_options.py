@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from attngeo.attention.layers import check_layers
-from attngeo.attention.options import SourceOptions
+from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.choices import one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
+from attngeo.scores.conditions import Checkable
 
 # What a head reads with: its queries, its keys or its values.
 KINDS = ("q", "k", "v")
@@ -20,6 +21,8 @@ COLUMNS = (
 )  # fmt: skip
 # The columns of numbers, which conditions may name.
 NUMBERS = ("composition", "z", "above_threshold")
+# What conditions may say of the table.
+CHECKS = Checkable(NUMBERS, about=("model", "kind", "from_stack", "to_stack"), units=("pairs",))
 
 
 def parse_kinds(kinds: Any) -> tuple[str, ...]:
@@ -73,3 +76,7 @@ class ComposeOptions(SourceOptions):
         least=1,
         parse=parse_bytes,
     )
+
+    def readings(self) -> tuple[ModelReading]:
+        """What is read of the model."""
+        return (ModelReading(ReadingOptions.of(self), "qkvo"),)

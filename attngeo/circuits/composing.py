@@ -14,17 +14,12 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.opened import Attention, SiteForms
-from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import require_outputs
-from attngeo.checkpoints.reference import Model
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.pairs import Direction, LayerPair, list_pairs
-from attngeo.errors import about
 from attngeo.geometry.composition import compositions, fold, standardise, unevenness
 from attngeo.layouts.layout import AttentionSite
-from attngeo.scores.computing import choose_record, describe_making, take_finished
-from attngeo.session import Session
-from attngeo.studies.results import Kept, ResultRecord
+from attngeo.questions.making import Making
 
 log = logging.getLogger(__name__)
 
@@ -62,33 +57,21 @@ class Reading(NamedTuple):
     begins_part: bool
 
 
-def compose_model(model: Model, options: ComposeOptions, session: Session, record: ResultRecord | None = None) -> Kept:
-    """The records of all pairs of layers, and how they were made; see `attngeo.compose`.
-
-    record: keeps each pair of layers when it is finished, and all of them at the end.
-    """
-    opened = Attention.open(model, ReadingOptions.of(options), session, parts="qkvo")
-    with opened as attention, about(attention.ref), torch.inference_mode():
-        record = choose_record(record, attention.store)
-        sites, missing = _split_missing(attention.sites)
-        pairs = list_pairs(sites, options)
-        description = describe_making(attention, sites, options) | {"skipped": attention.left_out | missing}
-        records: dict[int, list[Record]] = {}
-        if record is not None:
-            records = take_finished(record, len(pairs), attention.device, session, "pairs of layers")
-        left = {number: pair for number, pair in enumerate(pairs) if number not in records}
-        plan = plan_readings(sites, [*left.values()], attention.share_memory(), attention.dtype)
-        description["layers_read"] = len({reading.number for reading in plan})
-        description["readings"] = len(plan)
-        with closing(_compose_pairs(attention, sites, left, plan, options)) as composed:
-            for number, of_pair in composed:
-                records[number] = of_pair
-                if record is not None:
-                    record.keep_part(number, of_pair, description)
-    result = Kept([row for number in range(len(pairs)) for row in records[number]], description)
-    if record is not None:
-        record.keep(*result)
-    return result
+def compose_layers(attention: Attention, options: ComposeOptions, making: Making) -> Iterator[list[Record]]:
+    """The records of all pairs of layers; see `attngeo.compose`. Each pair is a part that is kept."""
+    sites, missing = _split_missing(attention.sites)
+    pairs = list_pairs(sites, options)
+    making.about |= {"layers": len(sites), "skipped": attention.left_out | missing}
+    records = making.take_finished(len(pairs), "pairs of layers")
+    left = {number: pair for number, pair in enumerate(pairs) if number not in records}
+    plan = plan_readings(sites, [*left.values()], attention.share_memory(), attention.dtype)
+    making.about["layers_read"] = len({reading.number for reading in plan})
+    making.about["readings"] = len(plan)
+    with closing(_compose_pairs(attention, sites, left, plan, options)) as composed:
+        for number, of_pair in composed:
+            records[number] = of_pair
+            making.keep_part(number, of_pair)
+    yield from (records[number] for number in range(len(pairs)))
 
 
 def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dict[str, str]]:

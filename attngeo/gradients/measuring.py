@@ -33,7 +33,7 @@ from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, build_sequenc
 from attngeo.pretrain.tokeniser import load_tokeniser, require_mask
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.scores.score import INTEGERS
+from attngeo.questions.frames import set_types
 from attngeo.session import Session
 from attngeo.verification.loading import open_running, silence_libraries
 
@@ -153,7 +153,7 @@ def measure(  # noqa: D417 - the keywords are those of a session
         "loss": recorded.loss,
     }
     frame = pd.DataFrame(rows).assign(**subject)[list(gradient_columns())]
-    frame = frame.astype({name: "Int64" for name in INTEGERS if name in frame})
+    frame = set_types(frame)
     attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}
     frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
     tokens = tokeniser.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
@@ -162,6 +162,11 @@ def measure(  # noqa: D417 - the keywords are those of a session
         for site in recorded.sites
     ]
     return Gradients(frame, tokens, first)
+
+
+def measure_rows(model: Model, session: Session, *, options: GradientOptions) -> pd.DataFrame:
+    """The table of the updates of one model, without its tokens and gradients."""
+    return measure(model, options=options, hub=session.hub, progress=session.progress).rows
 
 
 @contextmanager

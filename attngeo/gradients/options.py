@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attngeo.choices import Objective
 from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
+from attngeo.scores.conditions import Checkable
 from attngeo.scores.spec import SPREADS, score_names
 
 # Columns of the tokens that an update comes from.
@@ -33,6 +34,10 @@ def number_columns() -> tuple[str, ...]:
     """The columns of numbers, which conditions may name."""
     columns = gradient_columns()
     return columns[columns.index(score_names()[0]) : columns.index("note")]
+
+
+# What conditions may say of the table.
+CHECKS = Checkable(number_columns, about=("model", "objective", "stack"))
 
 
 class GradientOptions(Options):

@@ -18,6 +18,7 @@ from attngeo.options import COMPUTATION, Options, option
 from attngeo.papers.residuals import Residuals
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
+from attngeo.scores.conditions import Checkable
 from attngeo.session import Session
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ PAPERS = {
 COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
 # The columns of numbers, and of truths as 0 and 1, which conditions may name.
 NUMBERS = ("residual", "tolerance", "holds", "as_printed")
+# What conditions may say of the table.
+CHECKS = Checkable(NUMBERS, about=("statement",), units=("rows",))
 # Tolerances of identities in float64, and of claims about expectations: no error beyond their confidence intervals.
 ROUNDING = 1e-10
 INTERVAL = 0.0

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.opened import Attention, SiteForms
-from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import NO_OFFSET
-from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.errors import about
 from attngeo.geometry.forms import Form
 from attngeo.geometry.positions import (
     fast_share,
@@ -35,9 +32,7 @@ from attngeo.layouts.positions import (
     sees_later,
 )
 from attngeo.positions.options import FARTHEST, KERNEL, MEASURES, PositionOptions
-from attngeo.scores.computing import choose_record, describe_making, encode_texts
-from attngeo.session import Session
-from attngeo.studies.results import Kept, ResultRecord
+from attngeo.questions.making import Making
 
 # How the names of stacks end whose queries are learned.
 POOLING = "pooling"
@@ -58,23 +53,12 @@ class _Measures(NamedTuple):
     source: str
 
 
-def compute(model: Model, options: PositionOptions, session: Session, record: ResultRecord | None) -> Kept:
-    """The rows of the table of positions, and how they were made; see `attngeo.positions.measure`.
-
-    record: keeps them.
-    """
-    opened = Attention.open(model, ReadingOptions.of(options, device="cpu"), session)
-    with opened as attention, about(attention.ref), torch.inference_mode():
-        tables: dict[str, Tensor] = {}
-        rows: list[Row] = []
-        for forms in attention.read():
-            rows += [encode_texts(attention.name() | row) for row in _measure_site(attention.store, forms, tables)]
-        about_all = describe_making(attention, attention.sites, options) | {"skipped": attention.left_out}
-        result = Kept(rows, about_all)
-        record = choose_record(record, attention.store)
-    if record is not None:
-        record.keep(*result)
-    return result
+def measure_sites(attention: Attention, options: PositionOptions, making: Making) -> Iterator[list[Row]]:  # noqa: ARG001 - those of forms say all
+    """The rows of the table of positions, of one site after the other; see `attngeo.positions.measure`."""
+    making.about["skipped"] = attention.left_out
+    tables: dict[str, Tensor] = {}
+    for forms in attention.read():
+        yield [attention.name() | row for row in _measure_site(attention.store, forms, tables)]
 
 
 def _measure_site(store: TensorStore, forms: SiteForms, tables: dict[str, Tensor]) -> Iterator[Row]:

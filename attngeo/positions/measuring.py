@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
 from attngeo.keywords import takes
-from attngeo.positions.options import MEASURES, PositionOptions, position_columns
+from attngeo.positions.options import PositionOptions
 from attngeo.progress import ProgressCallback
-from attngeo.scores.score import build_frame, find_record, load_kept
+from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session
 
 if TYPE_CHECKING:
     import pandas as pd
-
-INTEGERS = ("layer", "head", "key_head", "peak")
-NUMBERS = tuple(name for name in MEASURES if name not in INTEGERS)
 
 
 class PositionKeywords(PositionOptions, HubAccess, ResultOptions):
@@ -73,16 +71,4 @@ def measure(  # noqa: D417 - the keywords are those of a session
     >>> rows[["head", "peak"]].values.tolist()
     [[0, 1], [1, 1], [2, 1], [3, 1]]
     """
-    return measure_model(model, session, options=options)
-
-
-def measure_model(model: Model, session: Session, *, options: PositionOptions) -> pd.DataFrame:
-    """The table of positions of one model: `measure` with a session."""
-    identity, record = find_record("positions", model, options, session)
-    kept = load_kept(record, "positions", session)
-    if kept is None:
-        from attngeo.positions.computing import compute
-
-        kept = compute(model if identity is None else identity.ref, options, session, record)
-    frame = build_frame("Positions that heads look at", kept, position_columns(), options, identity)
-    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))
+    return ask_for_one_table(QUESTIONS["positions"], model, session, options=options)

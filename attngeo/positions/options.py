@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attngeo.attention.layers import check_layers
-from attngeo.attention.options import SourceOptions
+from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
+from attngeo.scores.conditions import Checkable
 
 # The largest offset of the columns of the kernel, and that among which its peak is searched.
 LAST_COLUMN, FARTHEST = 8, 64
 KERNEL = tuple(f"kernel_{offset}" for offset in range(LAST_COLUMN + 1))
 # Columns of numbers, whose names a reader of results files needs.
 MEASURES = ("fast_share", "previous_token", "peak", *KERNEL)
+# What conditions may say of the table.
+CHECKS = Checkable(MEASURES, units=("heads",))
 
 
 def position_columns() -> tuple[str, ...]:
@@ -49,3 +52,7 @@ class PositionOptions(SourceOptions):
         parse=parse_bytes,
         advanced=True,
     )
+
+    def readings(self) -> tuple[ModelReading]:
+        """What is read of the model."""
+        return (ModelReading(ReadingOptions.of(self, device="cpu")),)

@@ -22,9 +22,9 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.curves import geometry_columns
+from attngeo.questions.frames import build_frame
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import INTEGERS
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
@@ -115,8 +115,7 @@ class AttentionGeometryCallback(TrainerCallback):
     @property
     def frame(self) -> pd.DataFrame:
         """The rows so far."""
-        frame = pd.DataFrame(self._table.rows, columns=list(self._list_columns()))
-        frame = frame.astype({name: "Int64" for name in ("step", *INTEGERS) if name in frame})
+        frame = build_frame(self._table.rows, self._list_columns())
         frame.attrs = {"title": self.TITLE}
         return frame
 

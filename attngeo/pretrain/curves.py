@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attngeo.scores.conditions import Checkable
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import HEADS, QUARTILES, find_settled, spread_of, statistic, statistics
 
@@ -36,6 +37,10 @@ def list_curve_columns() -> tuple[str, ...]:
 def list_curve_numbers() -> tuple[str, ...]:
     """The columns of numbers among them, which conditions may name."""
     return (*score_names(), "loss")
+
+
+# What conditions may say of the table.
+CHECKS = Checkable(list_curve_numbers, about=("init", "objective", "seed", "stack"), last="step")
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -6,29 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
-from attngeo import gradients
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
-from attngeo.attention.options import SourceOptions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.changes.compare import compare_pair, list_pairs
-from attngeo.changes.compare_options import CompareOptions
-from attngeo.changes.lineage import build_lineage, check_candidates, relate_candidate
-from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
+from attngeo.changes.lineage_options import LINEAGE_NUMBERS
 from attngeo.checkpoints.local_files import require_model
-from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
-from attngeo.gradients.options import GradientOptions
+from attngeo.lazy import resolve
 from attngeo.options import Options, option, options_of
-from attngeo.positions.measuring import measure_model
-from attngeo.positions.options import MEASURES, PositionOptions
+from attngeo.positions.options import MEASURES
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -38,14 +30,11 @@ from attngeo.pretrain.options import (
 )
 from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
-from attngeo.pretrain.sources import require_text_data
+from attngeo.questions.asking import ask_all, list_subjects
+from attngeo.questions.question import Question
 from attngeo.reporting.paths import RecipePaths
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session
-from attngeo.studies.engine import run_study
-from attngeo.studies.run import Function
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
@@ -115,9 +104,6 @@ def _refuse_repeated(models: list[str]) -> list[str]:
 Models = Annotated[list[str], Field(min_length=1), AfterValidator(_refuse_repeated)]
 
 
-ModelAndCandidates = Annotated[list[str], Field(min_length=2), AfterValidator(_refuse_repeated)]
-
-
 class _OfRuns(Options):
     """The options of a training run, or of a comparison of runs."""
 
@@ -138,83 +124,59 @@ def _declare_run_options() -> dict[str, Any]:
 PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_declare_run_options())
 
 
-def score_all(options: ScoreOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """Scores of every layer and head of some models. A model that fails costs only its rows."""
-    chosen = options.replace(per_head=options.given.get("per_head", True), **_resolve_source(options, workplace))
-    return _ask_each(partial(score_model, options=chosen), models, workplace)
+def answer(question: Question, options: Any, workplace: Workplace, subjects: dict[str, Any]) -> ResultsAnswer:
+    """What answers a question of a recipe. subjects: what is asked beside the options, by name."""
+    if question.is_of_models:
+        return ask_models(question, options, workplace, **subjects)
+    answered: ResultsAnswer = resolve(question.run)(options, workplace, **subjects)
+    return answered
 
 
-def measure_positions(options: PositionOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """Where each head of some models looks by position alone. A model that fails costs only its rows."""
-    chosen = options.replace(**_resolve_source(options, workplace))
-    return _ask_each(partial(measure_model, options=chosen), models, workplace)
+def ask_models(question: Question, options: Any, workplace: Workplace, models: Models) -> ResultsAnswer:
+    """The tables of a question about some models. A model that fails costs only its rows.
 
-
-def relate_all(options: LineageOptions, workplace: Workplace, *, models: ModelAndCandidates) -> ResultsAnswer:
-    """Whether the other models share an origin with the first one. A candidate that fails costs only its row."""
-    model, *candidates = models
-    reference = workplace.paths.resolve(model)
-    check_candidates(reference, candidates)
-    return _ask_each(partial(_relate_one, model=reference, options=options), candidates, workplace)
-
-
-def _relate_one(candidate: str, session: Session, *, model: str, options: LineageOptions) -> pd.DataFrame:
-    """The table of lineage of one candidate."""
-    return build_lineage([relate_candidate(candidate, session, model=model, options=options)], options)
-
-
-def _resolve_source(options: ScoreOptions | SourceOptions, workplace: Workplace) -> dict[str, Any]:
-    """The adapters and the configuration of a model, by their paths on this machine."""
-    paths = workplace.paths
-    return {
-        "adapter": [paths.resolve_adapter(text) for text in options.adapter],
-        "config": None if options.config is None else paths.resolve(options.config),
-    }
-
-
-def _ask_each(function: Function[str, pd.DataFrame], models: Models, workplace: Workplace) -> ResultsAnswer:
-    """The tables of some models together, and the models that fail."""
-    references: dict[str, str] = {}
+    Of a question about a model and another one, the first one costs all.
+    """
+    is_of_pairs = len(question.subjects) > 1
+    resolved: dict[str, str] = {}
     failures: list[tuple[str, AttnGeoError]] = []
     for model in models:
         try:
-            references[workplace.paths.resolve(model)] = model
+            resolved[workplace.paths.resolve(model)] = model
         except AttnGeoError as error:
+            if is_of_pairs and not resolved:
+                raise
             failures.append((model, error))
-    outcomes = run_study(function, list(references), workplace.session)
-    answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
-    failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
-    answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
-    return answer
+    chosen = _resolve_options(options, workplace)
+    if is_of_pairs:
+        require_model(next(iter(resolved)), (), getattr(chosen, "config", None))
+    subjects = list_subjects(question, [*resolved], chosen, workplace.session.hub) if resolved else []
+    outcomes = ask_all(question, subjects, workplace.session, options=chosen)
+    of_models = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
+    failures += [
+        (resolved.get(outcome.name, outcome.name), outcome.failure)
+        for outcome in outcomes
+        if outcome.failure is not None
+    ]
+    in_order = [*models, *(name for name, _ in failures)]  # a glob has other names
+    of_models.failures = sorted(failures, key=lambda failure: in_order.index(failure[0]))
+    return of_models
 
 
-def compare_all(options: CompareOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """What changed from the first of some models to each other one. Another one that fails costs only its rows."""
-    chosen = options.replace(per_head=options.given.get("per_head", True), **_resolve_source(options, workplace))
-    references = {workplace.paths.resolve(model): model for model in models}
-    require_model(next(iter(references)), (), chosen.config)
-    pairs = list_pairs([*references], chosen, workplace.session.hub)
-    names = [str(other) for _, other in pairs]
-    outcomes = run_study(partial(compare_pair, options=chosen), pairs, workplace.session, names=names)
-    answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            answer.failures.append((references.get(outcome.name, outcome.name), outcome.failure))
-    return answer
-
-
-def compose_all(options: ComposeOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """Composition of the heads of some models."""
-    from attngeo.circuits.compose import compose_heads
-
-    chosen = options.replace(
-        adapter=[workplace.paths.resolve_adapter(text) for text in options.adapter],
-        config=None if options.config is None else workplace.paths.resolve(options.config),
-    )
-    references = [workplace.paths.resolve(model) for model in models]
-    for reference in references:
-        require_model(reference)
-    return ResultsAnswer.of(*(compose_heads(reference, chosen, workplace.session) for reference in references))
+def _resolve_options(options: Any, workplace: Workplace) -> Any:
+    """Options whose paths are those on this machine. A report has rows of heads, if they do not refuse them."""
+    paths = workplace.paths
+    names = type(options).model_fields
+    resolved: dict[str, Any] = {}
+    if "per_head" in names:
+        resolved["per_head"] = options.given.get("per_head", True)
+    if "adapter" in names:
+        resolved["adapter"] = [paths.resolve_adapter(text) for text in options.adapter]
+    if "config" in names:
+        resolved["config"] = None if options.config is None else paths.resolve(options.config)
+    if "text" in names and options.text not in TEXT_DATA:
+        resolved["text"] = paths.resolve(options.text)
+    return options.replace(**resolved)
 
 
 def ask_analogies(options: AnalogyOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
@@ -231,23 +193,6 @@ def ask_analogies(options: AnalogyOptions, workplace: Workplace, *, models: Mode
     session = workplace.session
     result = analogy(references, options=options, hub=session.hub, progress=session.progress)
     return ResultsAnswer.of(result.scores)
-
-
-def measure_gradients(options: GradientOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """Updates of every layer and head that a text asks of some models."""
-    references = [workplace.paths.resolve(model) for model in models]
-    if options.text not in TEXT_DATA:
-        options = options.replace(text=workplace.paths.resolve(options.text))
-    for reference in references:
-        require_model(reference)
-    require_text_data(options.text)
-
-    session = workplace.session
-    measured = [
-        gradients.measure(reference, options=options, hub=session.hub, progress=session.progress)
-        for reference in references
-    ]
-    return ResultsAnswer.of(*(of_model.rows for of_model in measured))
 
 
 def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options

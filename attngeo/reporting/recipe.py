@@ -22,11 +22,13 @@ from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
+from attngeo.lazy import resolve
 from attngeo.options import Options, explain, first_problem
-from attngeo.questions import QUESTIONS, VIEWS, Question, join_checks, parse_condition
+from attngeo.questions.question import Question
+from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
-from attngeo.scores.conditions import Checkable
+from attngeo.scores.conditions import Checkable, join_checks, parse_condition
 from attngeo.scores.spec import SCORES
 from attngeo.tables.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column
@@ -68,8 +70,7 @@ class Request(Table):
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns of its table; None if they are known only when it is read."""
-        known = self.question.list_columns()
-        return None if known is None else (*known, *self.options.added_columns)
+        return self.question.list_columns(self.options)
 
     @property
     def checks(self) -> Checkable | None:
@@ -77,7 +78,7 @@ class Request(Table):
         known = self.columns
         if known is None:
             return join_checks()
-        checks = self.question.checks
+        checks = self.question.find_checks()
         # The error for an optional score that is not computed is another one.
         return None if checks is None else checks.limit({*known, *SCORES})
 
@@ -102,19 +103,23 @@ class Request(Table):
 @cache
 def make_request_class(question: Question) -> type[Request]:
     """The class of the results of a question."""
-    function = question.find_function()
     options = question.make_options_class()
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    keys: dict[str, Any] = {
-        parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
-        for parameter in parameters
-        if parameter.name not in ("options", "workplace")
-    }
+    if question.is_of_models:
+        description = f"{question.title}. A model that fails costs only its rows."
+        keys: dict[str, Any] = {"models": (Models, ...)}
+    else:
+        function = resolve(question.run)
+        description = inspect.getdoc(function) or ""
+        keys = {
+            parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+            for parameter in inspect.signature(function, eval_str=True).parameters.values()
+            if parameter.name not in ("options", "workplace")
+        }
     tag: Any = Literal[question.name]
     return create_model(
         f"Results of {question.name}",
         __base__=Request,
-        __doc__=inspect.getdoc(function),
+        __doc__=description,
         command=(tag, ...),
         **keys,
         options=(options, Field(default_factory=options)),

@@ -20,12 +20,12 @@ from attngeo.bounds.disks import fold_name, free_name, name_files
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.provenance import digest_code, software
-from attngeo.questions import VIEWS, find_checks, parse_condition
-from attngeo.reporting.answers import ResultsAnswer, Workplace
+from attngeo.questions.table import VIEWS
+from attngeo.reporting.answers import ResultsAnswer, Workplace, answer as answer_question
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
-from attngeo.scores.conditions import Outcome
+from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
 from attngeo.tables.files import atomic_write
@@ -109,8 +109,7 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
             of_answer, path = _prepare(request, workplace, collected.files[request.name])
             answer = _load_kept(path)
             if answer is None:
-                ask = request.question.find_function()
-                answer = ask(request.options, of_answer, **request.subjects)
+                answer = answer_question(request.question, request.options, of_answer, request.subjects)
                 answer.restore_names(of_answer.paths)
                 _keep(answer, path)
         except (OutputError, InterruptedTrainingError):

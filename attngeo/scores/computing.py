@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -17,22 +14,13 @@ from torch import Tensor
 
 from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.projections import key_heads_of, require_outputs
-from attngeo.bounds.names import in_utf8
-from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import PARTS_OF
-from attngeo.errors import about
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
-from attngeo.options import Options
-from attngeo.progress import Progress
-from attngeo.provenance import machine, software
+from attngeo.questions.making import Making
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
-from attngeo.session import Session
-from attngeo.studies.results import Kept, ResultRecord
 
 log = logging.getLogger(__name__)
 
@@ -40,54 +28,24 @@ log = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 
-def compute(model: Model, options: ScoreOptions, session: Session, record: ResultRecord | None = None) -> Kept:
-    """The rows of the table of scores, and how they were made; see `attngeo.score`.
-
-    record: keeps each layer when it is finished, and all of them at the end. Layers that it has are taken from it; if
-    the session wants fresh results, they are removed.
-    """
-    started = time.perf_counter()
-    opened = Attention.open(model, options, session, parts=PARTS_OF[options.circuit], only_updates=options.adapter_only)
-    with opened as attention, about(attention.ref), torch.inference_mode():
-        sites = attention.sites
-        record = choose_record(record, attention.store)
-        if options.circuit == "ov" and all(site.missing for site in sites):
-            require_outputs(sites[0])
-        description = describe_making(attention, sites, options) | {"skipped": attention.left_out}
-        rows = {} if record is None else take_finished(record, len(sites), attention.device, session, "layers")
-        missing = {number: site for number, site in enumerate(sites) if number not in rows}
-        common = attention.name() | {"parameters": attention.store.parameters}
-        with closing(_score_sites(attention, list(missing.values()), options)) as scored:
-            for (number, site), rows_of_site in zip(missing.items(), scored, strict=True):
-                of_site = common | {"format": _describe_format(attention.store, site)}
-                rows[number] = [encode_texts(of_site | row) for row in rows_of_site]
-                if record is not None:
-                    record.keep_part(number, rows[number], description)
-    in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
-    result = Kept(list(in_order), description)
-    log.info("%s: %d rows in %.1f s", attention.ref, len(result.rows), time.perf_counter() - started)
-    if record is not None:
-        record.keep(*result)
-    return result
-
-
-def choose_record(record: ResultRecord | None, *stores: TensorStore) -> ResultRecord | None:
-    """The record of a result; None if an adapter changes a model, because the base may change unnoticed."""
-    return None if any(isinstance(store, AdapterStore) for store in stores) else record
-
-
-def take_finished(
-    record: ResultRecord, count: int, device: torch.device, session: Session, what: str
-) -> dict[int, list[Row]]:
-    """The rows of the parts that were finished before on the same device, by their number. what: the parts are."""
-    if session.results.fresh:
-        record.forget_parts()
-        return {}
-    parts = record.load_parts(count)
-    rows = {number: part.rows for number, part in parts.items() if part.about.get("device") == str(device)}
-    if rows:
-        session.progress(Progress("kept", f"{len(rows)} of {count} {what} from the result store"))
-    return rows
+def score_sites(attention: Attention, options: ScoreOptions, making: Making) -> Iterator[list[Row]]:
+    """The rows of the table of scores, of one site after the other; see `attngeo.score`. Each is kept as a part."""
+    sites = attention.sites
+    if options.circuit == "ov" and all(site.missing for site in sites):
+        require_outputs(sites[0])
+    making.about["skipped"] = attention.left_out
+    finished = making.take_finished(len(sites), "layers")
+    missing = [site for number, site in enumerate(sites) if number not in finished]
+    common = attention.name() | {"parameters": attention.store.parameters}
+    with closing(_score_forms(attention, missing, options)) as scored:
+        for number, site in enumerate(sites):
+            if number in finished:
+                yield finished[number]
+                continue
+            of_site = common | {"format": _describe_format(attention.store, site)}
+            rows = [of_site | row for row in next(scored)]
+            making.keep_part(number, rows)
+            yield rows
 
 
 def _describe_format(store: TensorStore, site: AttentionSite) -> str:
@@ -96,12 +54,7 @@ def _describe_format(store: TensorStore, site: AttentionSite) -> str:
     return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
 
 
-def encode_texts(row: Row) -> Row:
-    """A row whose texts can be written to every file."""
-    return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _score_sites(attention: Attention, sites: list[AttentionSite], options: ScoreOptions) -> Generator[list[Row]]:
+def _score_forms(attention: Attention, sites: list[AttentionSite], options: ScoreOptions) -> Generator[list[Row]]:
     """The rows of each site, without what all rows of the model have in common."""
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
     size = sum(attention.store.count_nbytes(site.reads) for site in sites) / 1e6
@@ -245,12 +198,3 @@ def score_forms(
 def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     scores = dict.fromkeys(number_columns(), math.nan)
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
-
-
-def describe_making(attention: Attention, sites: Sequence[AttentionSite], options: Options) -> dict[str, Any]:
-    """How results are made, for reports and for the list of what is kept. sites: those that they are about."""
-    return {
-        **software(), **machine(), "model": attention.ref, "revision": attention.store.revision,
-        "device": str(attention.device), "layers": len(sites), "options": dict(options),
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }  # fmt: skip

@@ -21,6 +21,8 @@ from attngeo.choices import ALIKE
 from attngeo.errors import DataError, UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.lazy import Columns, resolve_columns
+from attngeo.questions.question import Question
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.spec import number_columns, score_names
 from attngeo.scores.summary import PLACE, QUANTILES, name_circuits, refuse_repeated
 from attngeo.tables.read import require_columns
@@ -498,3 +500,56 @@ def _source(node: ast.AST) -> str:
 
 def _format(value: float) -> str:
     return "missing" if math.isnan(value) else f"{value:.6g}"
+
+
+def parse_condition(expression: str, checks: Checkable) -> Condition:
+    """A condition on a table. Raises UsageError, which names the questions whose tables have what it names."""
+    try:
+        return Condition(expression, checks)
+    except UsageError as error:
+        others = [name for name, question in QUESTIONS.items() if _knows(question, expression)]
+        advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
+        raise UsageError(f"{error}{advice}") from None
+
+
+def _knows(question: Question, expression: str) -> bool:
+    """Whether this is a condition on the table of a question."""
+    checks = question.find_checks()
+    if checks is None:
+        return False
+    try:
+        Condition(expression, checks)
+    except UsageError:
+        return False
+    return True
+
+
+def join_checks() -> Checkable:
+    """What conditions may say of a table that is not read yet: all that they may say of the table of any question."""
+    known = [checks for question in QUESTIONS.values() if (checks := question.find_checks()) is not None]
+    numbers = [column for checks in known for column in checks.numbers]
+    units = [unit for checks in known for unit in checks.units]
+    sizes = [size for checks in known for size in checks.sizes]
+    return Checkable(
+        tuple(dict.fromkeys(numbers)), units=tuple(dict.fromkeys(units)), sizes=tuple(dict.fromkeys(sizes))
+    )
+
+
+def find_checks(columns: Iterable[str]) -> Checkable:
+    """What conditions may say of a table with these columns, which attngeo wrote for some question.
+
+    That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
+    """
+    given = {*columns}
+    nearest: Checkable | None = None
+    fewest = (len(given), 0)
+    for question in QUESTIONS.values():
+        known = {*(question.list_columns() or ())}
+        distance = (len(given - known), len(known - given))
+        checks = question.find_checks()
+        if checks is not None and given.issuperset(checks.about) and distance < fewest:
+            nearest = checks
+            fewest = distance
+    if nearest is None:
+        raise DataError(f"its columns are {list_names(sorted(given))}, expected those of a table that attngeo writes")
+    return nearest

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from attngeo.attention.options import ReadingOptions
-from attngeo.choices import Circuit, Convention, one_of
+from attngeo.attention.options import ModelReading, ReadingOptions
+from attngeo.choices import PARTS_OF, Circuit, Convention, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.scores.spec import SCORES
@@ -65,10 +65,9 @@ class ScoringOptions(Options):
 class ScoreOptions(ReadingOptions, ScoringOptions):
     """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
 
-    @property
-    def added_columns(self) -> tuple[str, ...]:
-        """The optional scores, and the circuit if it is not that of every table."""
-        return (*self.scores, *(() if self.circuit == "qk" else ("circuit",)))
+    def readings(self) -> tuple[ModelReading]:
+        """What is read of the model."""
+        return (ModelReading(self, PARTS_OF[self.circuit], self.adapter_only),)
 
     def _check(self) -> None:
         if self.circuit != "qk" and self.with_bias:

@@ -67,6 +67,7 @@ class ResultForm(NamedTuple):
 
     texts, whole, lists: columns of texts, of whole numbers, and of lists of numbers, if there are such columns. All
     others hold numbers, or yes and no. about: entries that are texts, and are there. columns: those that are there.
+    is_sound: whether a row is one, of a function that can be pickled; None if each is.
     """
 
     texts: Collection[str] = ()
@@ -74,6 +75,7 @@ class ResultForm(NamedTuple):
     lists: Collection[str] = ()
     about: Collection[str] = ("made",)
     columns: Collection[str] = ()
+    is_sound: Callable[[Row], bool] | None = None
 
 
 ANY_FORM = ResultForm()
@@ -207,6 +209,8 @@ def _read(path: Path, form: ResultForm) -> Kept | None:
         rows = table.to_pylist()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text, path):
             raise ValueError("it has changed since it was written")
+        if form.is_sound is not None and not all(map(form.is_sound, rows)):
+            raise ValueError("a row has other values than such rows have")
         return Kept(rows, about)
     except FileNotFoundError:
         return None

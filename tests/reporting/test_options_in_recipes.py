@@ -9,7 +9,7 @@ import typer
 from attngeo.commands.app import app
 
 from attngeo.options import options_of
-from attngeo.questions import QUESTIONS
+from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import FigureBlock, Recipe
 
 # Options about one run of a command, not about the question: a recipe is offline, quiet or verbose as a whole.

@@ -11,7 +11,7 @@ from support.readme import ROOT
 
 from attngeo.figures.kinds import FIGURES
 from attngeo.options import options_of
-from attngeo.questions import QUESTIONS
+from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, Section, TableBlock, make_request_class, read_recipe
 
 TABLES = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}

@@ -17,7 +17,7 @@ from support.messages import refuses
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.sizes import draw_sizes
-from attngeo.questions import QUESTIONS
+from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 

@@ -19,7 +19,7 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.questions import QUESTIONS
+from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.session import Session

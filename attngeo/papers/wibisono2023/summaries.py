@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from attngeo.estimators.tabular.options import OURS
+from attngeo.scores.conditions import Checkable
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
 # The columns of numbers, which conditions may name.
 NUMBERS = (*SCORES, *PUBLISHED)
+# What conditions may say of both tables.
+SIMULATION_CHECKS = Checkable(NUMBERS, about=("method", "n_c", "noise", "corr"), units=("rows",))
+AUTO_MPG_CHECKS = Checkable(NUMBERS, about=("method", "data"), units=("rows",))
 SIMULATION_COLUMNS = (*SETTING, "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG_COLUMNS = ("data", "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG = "auto-mpg"

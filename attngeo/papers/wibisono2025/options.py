@@ -15,6 +15,7 @@ from attngeo.choices import one_of, whole
 from attngeo.errors import PROJECT_FILES, DataUnavailableError, UsageError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
+from attngeo.scores.conditions import Checkable
 
 Models = Literal["efa", "fm", "both"]
 Directions = Literal["bi", "uni", "both"]
@@ -31,6 +32,8 @@ LABELS = ("experiment", "model", "direction", "setting", "seed")
 # The columns of numbers, which conditions may name.
 NUMBERS = ("value", "published")
 COLUMNS = (*LABELS, "metric", *NUMBERS)
+# What conditions may say of the table.
+CHECKS = Checkable(NUMBERS, about=("model", "experiment", "direction", "setting", "metric"), units=("rows",))
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 

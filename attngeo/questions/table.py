@@ -1,0 +1,152 @@
+"""Everything that attngeo can be asked, and what a report may show of the answers, as two tables.
+
+The library, commands, recipes and `attngeo cache` read them. A new question is its function, its options and an entry
+here. The tables import none of them: a value is the name "module:name", imported when it is used.
+"""
+
+from __future__ import annotations
+
+from attngeo.questions.question import Question, View
+
+ANSWERS, PAPER_ANSWERS = "attngeo.reporting.answers", "attngeo.reporting.paper_answers"
+FORM = "attngeo.questions.frames:KEPT_FORM"
+QUESTIONS = {
+    question.name: question
+    for question in (
+        Question(
+            "score",
+            "attngeo.scores.options:ScoreOptions",
+            "attngeo.scores.score:score_columns",
+            "attngeo.scores.conditions:SCORED",
+            title="Attention scores",
+            rows="attngeo.scores.computing:score_sites",
+            keeps="scores",
+            form=FORM,
+        ),
+        Question(
+            "positions",
+            "attngeo.positions.options:PositionOptions",
+            "attngeo.positions.options:position_columns",
+            "attngeo.positions.options:CHECKS",
+            title="Positions that heads look at",
+            rows="attngeo.positions.computing:measure_sites",
+            keeps="positions",
+            form=FORM,
+        ),
+        Question(
+            "compare",
+            "attngeo.changes.compare_options:CompareOptions",
+            "attngeo.changes.compare_options:compare_columns",
+            "attngeo.changes.compare_options:CHECKS",
+            title="What changed between models",
+            rows="attngeo.changes.comparing:compare_sites",
+            subjects=("model", "other"),
+            list_subjects="attngeo.changes.compare:list_pairs",
+            keeps="changes",
+            form=FORM,
+        ),
+        Question(
+            "lineage",
+            "attngeo.changes.lineage_options:LineageOptions",
+            "attngeo.changes.lineage_options:LINEAGE_COLUMNS",
+            "attngeo.changes.lineage_options:CHECKS",
+            title="Lineage",
+            rows="attngeo.changes.relating:relate_sites",
+            subjects=("model", "candidate"),
+            list_subjects="attngeo.changes.lineage:list_candidates",
+            keeps="lineage",
+            form=FORM,
+        ),
+        Question(
+            "compose",
+            "attngeo.circuits.compose_options:ComposeOptions",
+            "attngeo.circuits.compose_options:COLUMNS",
+            "attngeo.circuits.compose_options:CHECKS",
+            title="Composition of heads",
+            rows="attngeo.circuits.composing:compose_layers",
+            build="attngeo.circuits.compose:build_frame",
+            keeps="compositions",
+            form="attngeo.circuits.compose:COMPOSITION_FORM",
+        ),
+        Question(
+            "gradients",
+            "attngeo.gradients.options:GradientOptions",
+            "attngeo.gradients.options:gradient_columns",
+            "attngeo.gradients.options:CHECKS",
+            title="Updates of attention",
+            table="attngeo.gradients.measuring:measure_rows",
+        ),
+        Question(
+            "analogy",
+            "attngeo.analogies.options:AnalogyOptions",
+            "attngeo.analogies.options:COLUMNS",
+            "attngeo.analogies.options:CHECKS",
+            run=f"{ANSWERS}:ask_analogies",
+        ),
+        Question(
+            "pretrain",
+            f"{ANSWERS}:PretrainTable",
+            "attngeo.pretrain.curves:list_curve_columns",
+            "attngeo.pretrain.curves:CHECKS",
+            run=f"{ANSWERS}:train",
+        ),
+        Question(
+            "theory",
+            "attngeo.papers.statements:TheoryOptions",
+            "attngeo.papers.statements:COLUMNS",
+            "attngeo.papers.statements:CHECKS",
+            run=f"{PAPER_ANSWERS}:check_all",
+        ),
+        Question(
+            "simulate",
+            "attngeo.papers.wibisono2023.options:SimulateOptions",
+            "attngeo.papers.wibisono2023.summaries:SIMULATION_COLUMNS",
+            "attngeo.papers.wibisono2023.summaries:SIMULATION_CHECKS",
+            run=f"{PAPER_ANSWERS}:simulate",
+        ),
+        Question(
+            "auto-mpg",
+            "attngeo.papers.wibisono2023.options:AutoMpgOptions",
+            "attngeo.papers.wibisono2023.summaries:AUTO_MPG_COLUMNS",
+            "attngeo.papers.wibisono2023.summaries:AUTO_MPG_CHECKS",
+            run=f"{PAPER_ANSWERS}:compare_on_cars",
+        ),
+        Question(
+            "efa",
+            f"{PAPER_ANSWERS}:EfaTable",
+            "attngeo.papers.wibisono2025.options:COLUMNS",
+            "attngeo.papers.wibisono2025.options:CHECKS",
+            run=f"{PAPER_ANSWERS}:run_experiment",
+        ),
+        Question("file", "attngeo.options:Options", None, run=f"{ANSWERS}:read_file"),
+    )
+}
+
+# The columns by which rows of scores, and of the curves of trainings, are told apart.
+SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
+CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
+SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
+VIEWS = {
+    "rows": View("all rows"),
+    "summary": View(
+        "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
+        "attngeo.scores.summary:brief_columns",
+    ),
+    "published": View(
+        "medians over layers, measured and published", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
+        f"{SAPONATI}:published_columns",
+    ),
+    "runs": View("losses of each run, and the published ones", CURVE_KEYS, f"{SAPONATI}:compare_trainings"),
+    "layers": View(
+        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
+        "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
+    ),
+    "methods": View(
+        "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
+        f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
+    ),
+    "advantage": View(
+        "accuracy of attention above that of the best of the other methods, with the standard error",
+        ("method", "accuracy"), f"{WIBISONO}:measure_advantage", f"{WIBISONO}:ADVANTAGE_COLUMNS", f"{WIBISONO}:LABELS",
+    ),
+}  # fmt: skip
