@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from attngeo.errors import UsageError
+from attngeo.lazy import resolve
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import describe_code
 from attngeo.questions.question import Question
@@ -55,7 +56,7 @@ def play(options: ToyOptions, workplace: Workplace, *, animals: list[str]) -> Re
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(QUESTIONS, "toy", Question("toy", ToyOptions, play, COLUMNS))
+    monkeypatch.setitem(QUESTIONS, "toy", Question("toy", ToyOptions, COLUMNS, run=play))
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -70,7 +71,9 @@ def test_every_name_in_the_table_of_views_can_be_imported(name: str) -> None:
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.name)
 def test_every_name_in_the_table_can_be_imported(question: Question) -> None:
     assert issubclass(question.make_options_class(), Options)
-    assert callable(question.find_function())
+    made_by = question.rows or question.table or question.run
+    assert callable(resolve(made_by))
+    assert question.is_of_models == (question.run is None)
     columns = question.list_columns()
     assert (columns is None) == (question.name == "file")
     assert columns is None or len(columns) == len(set(columns)) > 1

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attngeo.attention.options import ModelReading
 from attngeo.bounds.names import in_utf8
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
@@ -111,19 +110,18 @@ def ask_for_one_table(
     if len(question.subjects) == 1 and (isinstance(models, str) or not isinstance(models, Sequence)):
         return ask(question, models, session, options=options)
     given = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
-    subjects = list_subjects(question, given, options, session.hub)
+    subjects = list_subjects(question, expand_models(given, session.hub), options)
     outcomes = require_all(ask_all(question, subjects, session, options=options))
     return join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
 
 
-def list_subjects(question: Question, models: Sequence[Model], options: Any, hub: HubAccess) -> list[Subject]:
+def list_subjects(question: Question, models: Sequence[Model], options: Any) -> list[Subject]:
     """What a question is asked about, if these models are given. Raises UsageError if that is nothing."""
-    expanded = expand_models(models, hub)
-    if not expanded:
+    if not models:
         raise UsageError("no models are given, expected at least one")
     if question.list_subjects is None:
-        return [*expanded]
-    subjects: list[Subject] = resolve(question.list_subjects)(expanded, options)
+        return [*models]
+    subjects: list[Subject] = resolve(question.list_subjects)(models, options)
     return subjects
 
 

@@ -150,16 +150,11 @@ def ask_models(question: Question, options: Any, workplace: Workplace, models: M
     chosen = _resolve_options(options, workplace)
     if is_of_pairs:
         require_model(next(iter(resolved)), (), getattr(chosen, "config", None))
-    subjects = list_subjects(question, [*resolved], chosen, workplace.session.hub) if resolved else []
+    subjects = list_subjects(question, [*resolved], chosen) if resolved else []
     outcomes = ask_all(question, subjects, workplace.session, options=chosen)
     of_models = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
-    failures += [
-        (resolved.get(outcome.name, outcome.name), outcome.failure)
-        for outcome in outcomes
-        if outcome.failure is not None
-    ]
-    in_order = [*models, *(name for name, _ in failures)]  # a glob has other names
-    of_models.failures = sorted(failures, key=lambda failure: in_order.index(failure[0]))
+    failures += [(resolved[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
+    of_models.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return of_models
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +11,12 @@ from attngeo.attention import opened
 from attngeo.attention.opened import Attention
 from attngeo.attention.options import ReadingOptions
 from attngeo.changes.compare_options import CompareOptions
-from attngeo.changes.comparing import compare_models
 from attngeo.changes.lineage_options import LineageOptions
-from attngeo.changes.relating import relate_models
 from attngeo.circuits.compose_options import ComposeOptions
-from attngeo.circuits.composing import compose_model
 from attngeo.errors import UsageError
-from attngeo.positions.computing import compute as measure_positions
 from attngeo.positions.options import PositionOptions
-from attngeo.scores.computing import compute as compute_scores
+from attngeo.questions.asking import ask
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.matrices import count_outliers
 from attngeo.scores.options import ScoreOptions
 from attngeo.session import Session, StudyOptions
@@ -28,17 +24,13 @@ from attngeo.session import Session, StudyOptions
 FREE = 2**40
 MODEL, OTHER = "demo:encoder", "demo:decoder"
 PAIR = CompareOptions(stack="encoder=decoder")
-# Question → the models that it reads at the same time, and how it is asked.
-QUESTIONS: dict[str, tuple[int, Callable[[Session], Any]]] = {
-    "score": (1, lambda session: compute_scores(MODEL, ScoreOptions(), session)),
-    "positions": (1, lambda session: measure_positions(MODEL, PositionOptions(), session, None)),
-    "compose": (1, lambda session: compose_model(MODEL, ComposeOptions(), session)),
-    "outliers": (1, lambda session: count_outliers(MODEL, session)),
-    "compare": (
-        2,
-        lambda session: compare_models((MODEL, OTHER), PAIR, session, None),
-    ),
-    "lineage": (2, lambda session: relate_models(MODEL, MODEL, LineageOptions(permutations=19), session)),
+# Question → what it is asked about, and with which options.
+ASKED: dict[str, tuple[Any, Any]] = {
+    "score": (MODEL, ScoreOptions()),
+    "positions": (MODEL, PositionOptions()),
+    "compose": (MODEL, ComposeOptions()),
+    "compare": ((MODEL, OTHER), PAIR),
+    "lineage": ((MODEL, MODEL), LineageOptions(permutations=19)),
 }
 
 
@@ -57,20 +49,27 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return memory
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("jobs", [1, 8])
 def test_every_question_shares_a_quarter_of_the_free_memory_among_processes_and_models(
     given: list[int], name: str, jobs: int
 ) -> None:
-    readers, ask = QUESTIONS[name]
-    ask(Session(study=StudyOptions(jobs=jobs)))
+    subject, options = ASKED[name]
+    readers = len(QUESTIONS[name].subjects)
+    ask(QUESTIONS[name], subject, Session(study=StudyOptions(jobs=jobs)), options=options)
     assert given == [FREE // 4 // jobs // readers] * readers
+
+
+@pytest.mark.parametrize("jobs", [1, 8])
+def test_the_count_of_outliers_shares_it_too(given: list[int], jobs: int) -> None:
+    count_outliers(MODEL, Session(study=StudyOptions(jobs=jobs)))
+    assert given == [FREE // 4 // jobs]
 
 
 def test_the_memory_that_is_asked_for_is_that_of_a_process(given: list[int]) -> None:
     session = Session(study=StudyOptions(jobs=8))
-    compute_scores(MODEL, ScoreOptions(memory=1000), session)
-    compare_models((MODEL, OTHER), PAIR.replace(memory=1000), session, None)
+    ask(QUESTIONS["score"], MODEL, session, options=ScoreOptions(memory=1000))
+    ask(QUESTIONS["compare"], (MODEL, OTHER), session, options=PAIR.replace(memory=1000))
     assert given == [1000, 500, 500]
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from attngeo.commands import study
 from conftest import Command
 from support.checkpoints import CONFIG, weights, write_config, write_single
 from support.messages import assert_fails, assert_states
@@ -27,7 +28,6 @@ from support.terminal import with_progress
 import attngeo as library
 from attngeo.bounds import machine
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, UsageError
-from attngeo.scores import score as scoring
 
 COLUMNS = [
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
@@ -269,15 +269,15 @@ def test_a_model_that_cannot_be_read(
 def test_an_interrupt_leaves_the_old_file(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the layers of the second model."""
     begun: list[str] = []
-    real = scoring.score_model
+    real = study.ask
 
-    def interrupt(model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
+    def interrupt(question: Any, model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
         begun.append(str(model))
         if len(begun) == 2:
             signal.raise_signal(signal.SIGINT)
-        return real(model, *arguments, **options)
+        return real(question, model, *arguments, **options)
 
-    monkeypatch.setattr(scoring, "score_model", interrupt)
+    monkeypatch.setattr(study, "ask", interrupt)
     output = tmp_path / "t.csv"
     output.write_text("old")
     run = inside("score", "demo:encoder", "demo:decoder", "demo:minilm", "-o", output)

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from attngeo.commands import study
 from attngeo.commands.app import COMMANDS, load_command
 from attngeo.commands.tables import NARROWEST
 from support.messages import assert_fails, assert_states
@@ -374,9 +375,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
     inside: Command, monkeypatch: pytest.MonkeyPatch, swallowed: bool
 ) -> None:
     """As the import of numpy does."""
-    from attngeo.scores import score as scoring
-
-    real = scoring.score_model
+    real = study.ask
 
     def swallow(*arguments: Any, **options: Any) -> Any:
         with contextlib.suppress(KeyboardInterrupt):
@@ -389,7 +388,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
         except KeyboardInterrupt:
             raise AttributeError("module 'numpy' has no attribute 'void'") from None
 
-    monkeypatch.setattr(scoring, "score_model", swallow if swallowed else convert)
+    monkeypatch.setattr(study, "ask", swallow if swallowed else convert)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -417,9 +416,7 @@ def test_the_end_that_the_system_asks_for_leaves_no_unfinished_file(
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 def test_a_signal_that_is_ignored_stays_so(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """As SIGHUP under nohup."""
-    from attngeo.scores import score as scoring
-
-    real = scoring.score_model
+    real = study.ask
     requests: list[bool] = []
 
     def hang_up(*arguments: Any, **options: Any) -> Any:
@@ -428,7 +425,7 @@ def test_a_signal_that_is_ignored_stays_so(inside: Command, monkeypatch: pytest.
         signal.raise_signal(signal.SIGHUP)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(scoring, "score_model", hang_up)
+    monkeypatch.setattr(study, "ask", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         done = inside("score", "demo:encoder")
@@ -445,14 +442,12 @@ class Removed:
 
 
 def test_an_interrupt_that_python_drops_ends_a_wait(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.scores import score as scoring
-
     def wait(*_: Any, **__: Any) -> None:
         Removed()
         threading.Event().wait(60)
         pytest.fail("the wait did not end")
 
-    monkeypatch.setattr(scoring, "score_model", wait)
+    monkeypatch.setattr(study, "ask", wait)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -476,12 +471,10 @@ def test_names_complete_without_loading_torch() -> None:
 
 
 def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.scores import score as scoring
-
     def broken(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(scoring, "score_model", broken)
+    monkeypatch.setattr(study, "ask", broken)
     assert_fails(inside("score", "demo:encoder"), NetworkError.exit_code, "Broken pipe")
 
 

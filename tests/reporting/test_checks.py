@@ -22,7 +22,7 @@ from attngeo.reporting.report import build_report
 from attngeo.scores.conditions import STATISTICS, Outcome, find_checks
 from attngeo.tables.write import write_table
 
-CHECKED = [question for question in QUESTIONS.values() if question.checks is not None]
+CHECKED = [question for question in QUESTIONS.values() if question.find_checks() is not None]
 SUBJECTS = {"efa": 'experiment = "temperature"', "file": 'path = "rows.csv"'}
 NO_MODELS = ("pretrain", "theory", "simulate", "auto-mpg", *SUBJECTS)
 
@@ -48,15 +48,15 @@ def name_outcomes(checks: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
 @pytest.mark.parametrize("question", CHECKED, ids=lambda question: question.name)
 def test_conditions_know_the_numbers_of_every_question(question: Question, tmp_path: Path) -> None:
     """Each column of numbers, with each statistic, and what its rows are; any other name is answered with these."""
-    assert question.checks is not None
+    checks = question.find_checks()
     columns = question.list_columns() or ()
-    assert {*question.checks.about, *filter(None, [question.checks.last])} <= {*columns}
-    known = [column for column in question.checks.numbers if column in columns]
+    assert {*checks.about, *filter(None, [checks.last])} <= {*columns}
+    known = [column for column in checks.numbers if column in columns]
     assert known
-    of_heads = resolve_columns(question.checks.of_heads)
+    of_heads = resolve_columns(checks.of_heads)
     named = [f"heads.{column}" if column in of_heads else column for column in known]
     conditions = [f"{column}.{statistic} > 1" for column, statistic in zip(named, STATISTICS * 9, strict=False)]
-    conditions += [f"{unit}.{known[-1]}.max > {unit}" for unit in question.checks.units]
+    conditions += [f"{unit}.{known[-1]}.max > {unit}" for unit in checks.units]
     assert len(read_recipe(write_request(tmp_path, question.name, *conditions)).recipe.check) == len(conditions)
     for name in ("beauty.max", "model.max", "note.max"):
         path = write_request(tmp_path, question.name, f"{name} > 1")
@@ -68,7 +68,7 @@ def test_a_table_is_that_of_the_question_that_has_its_columns() -> None:
     """Also one of fewer columns, as of an earlier version or a selection, and one of another circuit."""
     for question in CHECKED:
         columns = question.list_columns() or ()
-        alike = [other.checks for other in CHECKED if other.list_columns() == columns]
+        alike = [other.find_checks() for other in CHECKED if other.list_columns() == columns]
         assert find_checks(columns) in alike, question.name
         assert find_checks((*columns, "more")) in alike, question.name
     checks = find_checks(("model", "stack", "layer", "head", "symmetry"))

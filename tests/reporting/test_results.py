@@ -15,7 +15,8 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError, UsageError
-from attngeo.reporting import answers, results
+from attngeo.questions import asking
+from attngeo.reporting import results
 from attngeo.reporting.paths import describe_files
 from attngeo.reporting.report import build_report
 
@@ -28,14 +29,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def start(before: Callable[[list[str]], None] = lambda _: None) -> list[str]:
         asked: list[str] = []
-        real = answers.score_model
+        real = asking.ask
 
-        def score_model(model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
+        def ask(question: Any, model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
             asked.append(Path(model).name)
             before(asked)
-            return real(model, *arguments, **options)
+            return real(question, model, *arguments, **options)
 
-        monkeypatch.setattr(answers, "score_model", score_model)
+        monkeypatch.setattr(asking, "ask", ask)
         return asked
 
     return start

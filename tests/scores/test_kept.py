@@ -32,7 +32,7 @@ import attngeo as library
 from attngeo import provenance
 from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
 from attngeo.progress import Progress
-from attngeo.scores import score as scoring
+from attngeo.questions import asking
 from attngeo.scores.score import score
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -168,7 +168,7 @@ def test_a_change_while_it_is_read_is_not_kept(model: Path, cache: Path) -> None
 
 def test_other_code_has_other_scores(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert computed(model) == LAYERS
-    monkeypatch.setattr(scoring, "VERSION", scoring.VERSION | {"code": "changed"})
+    monkeypatch.setattr(asking, "VERSION", asking.VERSION | {"code": "changed"})
     assert computed(model) == LAYERS
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from attngeo.errors import NotEnoughMemoryError, UnexpectedError, explain_exhaustion
-from attngeo.scores.score import KEPT_FORM
+from attngeo.questions.frames import KEPT_FORM
 from attngeo.session import Session
 from attngeo.studies import results
 from attngeo.studies.results import ABOUT, CHECKSUM, ResultRecord, locate_record
