@@ -361,6 +361,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
             return
         try:
             condition = parse_condition(check.fail_if, checks)
+            if request.options.given.get("per_head"):
+                condition.require_clear()
         except UsageError as error:
             yield (*location, "fail_if"), f"{error}; {check.of!r} are results of {request.command}"
             return

@@ -335,10 +335,14 @@ class Condition:
         except ArithmeticError:
             return None
 
-    @property
-    def unclear(self) -> list[Quantity]:
-        """The statistics whose names do not say whether they are over layers or over heads."""
-        return [quantity for quantity in self.quantities.values() if quantity.statistic and not quantity.over]
+    def require_clear(self) -> None:
+        """Raise UsageError for a name that does not say layers or heads, where rows of heads are asked for."""
+        for quantity in self.quantities.values():
+            if quantity.statistic and not quantity.over:
+                choices = " or ".join(quantity._replace(over=over).name for over in OVER)
+                raise UsageError(
+                    f"with $per_head, {quantity.name} of {self.expression!r} is ambiguous; write {choices}", "per_head"
+                )
 
     @property
     def needs_baseline(self) -> bool:

@@ -175,3 +175,14 @@ def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: 
     rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
     (failure,) = build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again").failures
     assert "the column change holds texts" in str(failure)
+
+
+def test_where_rows_of_heads_are_asked_for_a_condition_says_which(tmp_path: Path) -> None:
+    """As on the command line with --per-head; without it, a name alone is over layers."""
+    path = write_request(tmp_path, "score", "symmetry.median < -2 or layers < 1")
+    assert read_recipe(path).recipe.check[0].fail_if == "symmetry.median < -2 or layers < 1"
+    change(path, "models = ", "options = { per_head = true }\nmodels = ")
+    with refuses(UsageError, "check[1].fail_if", "with per_head", "layers.symmetry.median or heads.symmetry.median"):
+        read_recipe(path)
+    change(path, "symmetry.median", "layers.symmetry.median")
+    assert read_recipe(path).recipe.check[0].fail_if == "layers.symmetry.median < -2 or layers < 1"
