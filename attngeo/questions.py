@@ -60,7 +60,8 @@ class View:
 
     needs: columns that the results must have. make: a function of the rows of the results; None shows the rows
     themselves. columns: of what is shown, or a function that lists them; None if they are known only when it is made.
-    labels: columns that are shown before these if the results have them.
+    labels: columns that are shown before these if the results have them. beside: the end of the caption, if there are
+    published values.
     """
 
     caption: str
@@ -68,6 +69,12 @@ class View:
     make: str | Callable[[pd.DataFrame], pd.DataFrame] | None = None
     columns: str | Columns | None = None
     labels: str | Columns = ()
+    beside: str = ""
+
+    def describe(self, shown: pd.DataFrame) -> str:
+        """The caption of what is shown."""
+        columns = [name for name in shown if "published" in str(name)]
+        return self.caption + (self.beside if shown[columns].notna().any(axis=None) else "")
 
     def show(self, rows: pd.DataFrame) -> pd.DataFrame:
         """What is shown of these rows."""
@@ -178,17 +185,20 @@ VIEWS = {
         "attngeo.scores.summary:brief_columns",
     ),
     "published": View(
-        "medians over layers, measured and published", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
-        f"{SAPONATI}:published_columns",
+        "medians over layers", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
+        f"{SAPONATI}:published_columns", beside=", measured and published",
     ),
-    "runs": View("losses of each run, and the published ones", CURVE_KEYS, f"{SAPONATI}:compare_trainings"),
+    "runs": View(
+        "losses of each run", CURVE_KEYS, f"{SAPONATI}:compare_trainings", beside=", and the published ones"
+    ),
     "layers": View(
         "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
         "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
     ),
     "methods": View(
-        "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
+        "mean and standard deviation of each method", ("method", "accuracy"),
         f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
+        beside=", and the published mean",
     ),
     "advantage": View(
         "accuracy of attention above that of the best of the other methods, with the standard error",

@@ -242,13 +242,15 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
     """
     score = SCORES[block.score].label if block.score in SCORES else block.score
-    label = block.spec.describe(score)
+    label = block.spec.describe(score, published=block.published)
     label = label[0].upper() + label[1:]
     if block.model is None:
         rows = _select_rows(block, collected)
         options, labels = _split_labels(block, list_named(rows), collected)
         figures = _draw_variants(block, name_models(rows, labels), options)
-        return ReportFigure(label, block.caption, collected.files[str(block.of)], figures)
+        file = collected.files[str(block.of)]
+        caption = f"{label} ({block.of})" if len(collected.files) > 1 else label
+        return ReportFigure(label, block.caption or caption, file, figures)
     # The model is named as in the recipe instead of by its path on this machine.
     reference = resolve_reference(block.model, workplace.paths.base)
     tables = read_tables(block.spec, [reference], block.shown, workplace.session)
@@ -300,7 +302,8 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
-    rows = VIEWS[block.show].show(filter_rows(collected.find(block.of), block.where, block.of))
+    view = VIEWS[block.show]
+    rows = view.show(filter_rows(collected.find(block.of), block.where, block.of))
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
@@ -314,7 +317,10 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
     name = next((other for other in taken if fold_name(other) == fold_name(name)), name)
     taken[name] = rows
     shown = rows if block.columns is not None else put_scores_first(rows)
-    return ReportTable(name, block.caption or VIEWS[block.show].caption, name_models(shown, collected.labels))
+    selected = [f"{column} = {' or '.join(list_values(wanted))}" for column, wanted in block.where.items()]
+    where = f" where {' and '.join(selected)}" if selected else ""
+    caption = block.caption or f"{block.of}: {view.describe(rows)}{where}"
+    return ReportTable(name, caption, name_models(shown, collected.labels))
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -258,7 +258,8 @@ class Outcome:
 
     holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
     value of each name in the condition. note: why values are missing, or how many layers or heads have none.
-    lacks_layers: whether some layers have no value, so that nothing is known of them.
+    lacks_layers: whether some layers have no value, so that nothing is known of them. of: the name of the results, if
+    a recipe has several.
     """
 
     expression: str
@@ -268,6 +269,7 @@ class Outcome:
     values: Mapping[str, float]
     note: str = ""
     lacks_layers: bool = False
+    of: str = ""
 
     @property
     def failed(self) -> bool:
@@ -287,7 +289,9 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """The line that reports the check, with the values that decided."""
-        name = f"{self.model} ({self.stack})" if self.stack else self.model
+        name = f"{self.of}: {self.model}" if self.of not in ("", self.model) else self.model
+        if self.stack:
+            name += f" ({self.stack})"
         return f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
 
     @property

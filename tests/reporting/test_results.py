@@ -292,3 +292,28 @@ def test_a_label_of_no_model_in_a_file_is_refused_when_it_is_read(recipe: Path, 
         build_report(recipe, tmp_path / "out")
     change(recipe, "demo:encodr", "demo:encoder")
     assert "| Enc " in (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()
+
+
+def test_captions_say_of_which_results_and_rows_and_what_is_shown(recipe: Path, tmp_path: Path) -> None:
+    """Published models and values only if they are there: the demo models have none."""
+    rows = attngeo.score("demo:encoder").assign(model="google-bert/bert-base-uncased")
+    rows.to_csv(tmp_path / "bert.csv", index=False)
+    change(recipe, "[[section]]", '[[results]]\nname = "bert"\ncommand = "file"\npath = "bert.csv"\n[[section]]')
+    figures = ("", ", published = false", ', caption = "Own"')
+    tables = (
+        '"scores", where = { layer = [0, 1], stack = "encoder" }', '"scores", caption = "Mine"',
+        '"scores", show = "published"', '"bert", show = "published"',
+    )  # fmt: skip
+    change(recipe, '{ kind = "layers", of = "scores" }', ", ".join(
+        f'{{ kind = "size", of = "scores"{keys} }}' for keys in figures
+    ))  # fmt: skip
+    change(recipe, '{ of = "scores", show = "summary" }', ", ".join(f"{{ of = {keys} }}" for keys in tables))
+    text = (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()
+    size = "Median symmetry against the number of parameters"
+    for caption in (f"{size}, with the published models \\(Fig. 2\\) \\(scores\\)", f"{size} \\(scores\\)", "Own"):
+        assert f"\n*{caption}*" in text
+    for caption in (
+        "scores: all rows where layer = 0 or 1 and stack = encoder", "Mine", "scores: medians over layers",
+        "bert: medians over layers, measured and published",
+    ):  # fmt: skip
+        assert f"\n{caption}:\n" in text
