@@ -11,13 +11,14 @@ import inspect
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model
 
-from attngeo.bounds.names import list_names, printable
+from attngeo.bounds.names import PATTERN, list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
@@ -169,6 +170,11 @@ class Check(Table):
     models: Models | None = None
 
 
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is one of these, or matches a pattern among them."""
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
 class Recipe(Table):
     """A report: title, text (Markdown), labels of models, results, sections and checks."""
 
@@ -185,7 +191,7 @@ class Recipe(Table):
         figures = [figure.model for section in self.section for figure in section.figures]
         names = [figure for figure in figures if figure is not None]
         for request in self.results:
-            if not request.model_names or any(character in name for name in request.model_names for character in "*?["):
+            if not request.model_names or any(map(PATTERN.search, request.model_names)):
                 return None
             names += request.model_names
         return names
@@ -374,6 +380,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
     for model in check.models or ():
         if request is None or model in request.checked_names or model not in request.model_names:
             continue
+        if PATTERN.search(model):  # the first that matches has no checks, the others have
+            continue
         names = list_names(request.checked_names)
         problem = f"{model!r:.60} has no checks, as others are compared with it; expected one of: {names}"
         yield (*location, "models"), problem
@@ -402,7 +410,8 @@ def _check_reference(
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
-        if request.model_names and model not in request.model_names:
+        matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
+        if request.model_names and not matching:
             advice = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
             yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
     for column in where:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.messages import refuses
 from support.reports import change, read_files
 
 import attngeo
@@ -317,3 +318,35 @@ def test_captions_say_of_which_results_and_rows_and_what_is_shown(recipe: Path, 
         "bert: medians over layers, measured and published",
     ):  # fmt: skip
         assert f"\n{caption}:\n" in text
+
+
+def test_patterns_of_models_are_relative_to_the_recipe_and_in_the_order_of_steps(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In results, figures and checks; a new folder that matches is scored, too, and nothing that matches is listed."""
+    monkeypatch.chdir("/")
+    for step in (0, 20, 100):
+        shutil.copytree(ENCODER, tmp_path / f"run/checkpoint-{step}")
+    change(recipe, '["demo:encoder", "demo:decoder"]', '["./run/*", "./none/*"]')
+    change(recipe, 'of = "scores" }]', 'of = "scores", models = ["./run/*-?0"] }]')
+    change(recipe, '["demo:encoder"]', '["./run/*0"]')
+    made = build_report(recipe, tmp_path / "out")
+    steps = [f"./run/checkpoint-{step}" for step in (0, 20, 100)]
+    assert [*pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique()] == steps
+    assert [check.model for check in made.checks] == steps
+    (failure,) = made.failures
+    assert failure.what == "./none/*"
+    assert f"no folder {tmp_path}/none" in str(failure)
+    shutil.copytree(ENCODER, tmp_path / "run/checkpoint-3")
+    change(recipe, '["./run/*", "./none/*"]', '["./run/checkpoint-100", "./run/*"]')
+    change(recipe, 'command = "score"', 'command = "compare"')
+    change(recipe, 'kind = "layers"', 'kind = "change-layers"')
+    change(recipe, ', show = "summary"', "")
+    change(recipe, "symmetry.median < 0.2", "change.max > 0")
+    made = build_report(recipe, tmp_path / "out")
+    assert [(check.model, check.failed) for check in made.checks] == [(step, False) for step in steps[:2]]
+    others = pd.read_csv(tmp_path / "out/tables/scores.csv")["other"]
+    assert [*others.unique()] == [steps[0], "./run/checkpoint-3", steps[1]]
+    change(recipe, 'models = ["./run/*0"]', 'models = ["./walk/*"]')
+    with refuses(UsageError, "check[1].models", "./walk/*"):
+        build_report(recipe, tmp_path / "out")
