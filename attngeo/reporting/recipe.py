@@ -349,8 +349,11 @@ def _check_figure(
 def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
     view = VIEWS[table.show]
     request = recipe.find_request(table.of)
-    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
-    columns = view.list_columns(None if request is None else request.columns)
+    known = None if request is None else request.columns
+    fitting = [name for name, other in VIEWS.items() if {*other.needs} <= {*(known or ())}]
+    advice = f", or of these results show = {' or '.join(fitting)}"
+    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where, advice=advice)
+    columns = view.list_columns(known)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
@@ -394,8 +397,12 @@ def _check_reference(
     columns: Collection[str],
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
+    advice: str = "",
 ) -> Iterator[tuple[RecipeLocation, str]]:
-    """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
+    """Whether there are results of that name, with these columns and these models, and with the columns of `where`.
+
+    advice: the end of the problem if they lack columns.
+    """
     request = recipe.find_request(name)
     if request is None:
         names = [request.name for request in recipe.results] or ["(none)"]
@@ -408,12 +415,12 @@ def _check_reference(
     elif missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
-        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
+        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
         if request.model_names and not matching:
-            advice = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
-            yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
+            expected = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
+            yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {expected}"
     for column in where:
         if known_columns is not None and column not in known_columns:
             yield (*location, "where", column), explain_unknown_column(column, known_columns)
