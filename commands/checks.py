@@ -10,7 +10,7 @@ import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
-from attngeo.scores.conditions import OVER, Checkable, Condition
+from attngeo.scores.conditions import HEADS, LAYERS, Checkable, Condition
 from attngeo.tables.write import write_table
 
 from .messages import describe_error, say
@@ -41,17 +41,10 @@ Checks = Annotated[
 def condition_option(example: str, checks: Checkable) -> Any:
     """The option --fail-if. checks: what conditions may say of the table of the command."""
     text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {checks.describe()}"
+    text += f"; with --per-head, names begin with {LAYERS}. or {HEADS}."
     if checks.has_baseline:
         text += "; and baseline.NAME, with --baseline FILE (see --help-all)"
     return typer.Option("--fail-if", metavar="CONDITION", help=text, rich_help_panel=RESULTS)
-
-
-def require_clear(condition: Condition, *, per_head: bool) -> None:
-    """Raise UsageError for a name that could mean layers or heads."""
-    if per_head and condition.unclear:
-        unclear = condition.unclear[0]
-        choices = " or ".join(unclear._replace(over=over).name for over in OVER)
-        raise UsageError(f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}")
 
 
 def require_conditions(checks: Path | None, conditions: Sequence[Condition]) -> None:

@@ -29,7 +29,6 @@ from .checks import (
     check_conditions,
     condition_option,
     end_with_failures,
-    require_clear,
     require_conditions,
 )
 from .declare import with_options
@@ -146,7 +145,8 @@ def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Conditi
     table = _describe_checks(options.circuit)
     conditions = [parse_condition(text, table) for text in texts]
     for condition in conditions:
-        require_clear(condition, per_head=options.per_head)
+        if options.per_head:
+            condition.require_clear()
         if condition.needs_baseline:
             raise UsageError(
                 f"the condition {condition.expression!r} names a baseline, which is the first model here; write a "

@@ -53,7 +53,6 @@ from .checks import (
     check_conditions,
     condition_option,
     end_with_failures,
-    require_clear,
     require_conditions,
 )
 from .declare import with_options
@@ -190,7 +189,8 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
     conditions = [parse_condition(text, SCORED) for text in texts]
     for condition in conditions:
-        require_clear(condition, per_head=per_head)
+        if per_head:
+            condition.require_clear()
         if condition.needs_baseline and baseline is None:
             raise UsageError(f"the condition {condition.expression!r} compares with a baseline; add --baseline FILE")
     if baseline is not None and not any(condition.needs_baseline for condition in conditions):

@@ -34,7 +34,7 @@ SEVERAL_FAILED = 4
 
 Models = Annotated[
     list[str] | None,
-    model_argument(f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern"),
+    model_argument(f"{MODEL_HELP}; or a pattern in quotes, 'org/name@step*' or './checkpoints/*'"),
 ]
 ModelsFile = Annotated[
     str | None,

@@ -111,11 +111,14 @@ def list_checks(summary: str, verdict: str) -> list[str]:
 
 
 def test_models_are_checked(run_action: Callable[..., Step], tmp_path: Path) -> None:
-    inputs = {"models": "demo:encoder\n\ndemo:decoder\n", "fail_if": "symmetry.median < -1\nlayers < 1"}
+    """A pattern may have the quotes that it has on a command line."""
+    shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / "run/checkpoint-1")
+    inputs = {"models": "'./run/*'\n\ndemo:decoder\n", "fail_if": 'symmetry.median < -1\n"layers < 1"'}
     passed = run_action(**inputs)
     assert (passed.code, passed.outputs["passed"], passed.outputs["outcome"]) == (0, "true", "passed"), passed.log
     assert len(list_checks(passed.outputs["summary"], "passed")) == 4
-    assert re.search(r"^\| demo:decoder +\|", passed.outputs["summary"], re.MULTILINE)
+    for model in ("demo:decoder", "./run/checkpoint-1"):
+        assert re.search(rf"^\| {re.escape(model)} +\|", passed.outputs["summary"], re.MULTILINE)
     assert passed.summary.strip() == passed.outputs["summary"].strip()
     assert (tmp_path / "attngeo-results/scores.csv").is_file()
 

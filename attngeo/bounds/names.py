@@ -96,21 +96,26 @@ def dump_json(value: Any, **options: Any) -> str:
 
 
 def explain_pattern(text: str) -> str:
-    """The end of an error about files that are missing: what a shell would have done with a pattern in quotes.
+    """The end of an error about files that are missing: what a shell would have done with a pattern, and where.
 
     "" if the text is no pattern of files, such as `models/*.safetensors`.
     """
     if not PATTERN.search(text):
         return ""
+    path = Path(text)
     try:
-        matches = sorted(glob(str(Path(text).expanduser())))  # noqa: PTH207 - a pattern may be absolute
+        path = path.expanduser()
+        matches = sorted(glob(str(path)))  # noqa: PTH207 - a pattern may be absolute
     except (OSError, ValueError, RuntimeError):
         matches = []
     if not matches:
-        return "; it is a pattern, which a shell replaces by the names that match, but nothing matches it"
+        folder = next(parent for parent in path.parents if not PATTERN.search(str(parent)))
+        where = Path.cwd() / folder
+        problem = f"nothing in {where} matches it" if where.is_dir() else f"there is no folder {where}"
+        return f"; it is a pattern, and {problem}"
     return (
         "; it is a pattern, which a shell replaces by the names that match if it has no quotes: "
-        f"{list_names(matches)}. Write {text} without quotes; in a list, write these names"
+        f"{list_names(matches)}. Write {text} without quotes, or one of these names"
     )
 
 

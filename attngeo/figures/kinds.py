@@ -148,6 +148,8 @@ class FigureSize(Options):
 # The button of plotly's tool bar that sends the data to a cloud. Pages leave it out by a setting, which a figure cannot
 # have: where plotly itself shows a figure, as in a notebook, its layout leaves the button out.
 UPLOAD = "sendChartToCloud"
+# The end of the description of a figure that shows the published models, too.
+BESIDE = ", with the published models (Fig. 2)"
 # Options of every kind, and of those that show models.
 COMMON, OF_MODELS = ("title", "font_size"), ("label",)
 
@@ -212,9 +214,10 @@ class FigureSpec:
         labels = resolve_labels(options.label, list_named(*own))
         return (*(name_models(table, labels) for table in own), *tables[count:])
 
-    def describe(self, score: str = "score") -> str:
-        """What it shows, in words, with the name of a score in it."""
-        return self.description.format(score=score)
+    def describe(self, score: str = "score", *, published: bool = True) -> str:
+        """What it shows, in words, with the name of a score in it. published: whether published models are shown."""
+        description = self.description.format(score=score)
+        return description if published else description.replace(BESIDE, "")
 
     @property
     def all_options(self) -> tuple[str, ...]:
@@ -287,7 +290,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="size", draw="sizes:draw_sizes", source="score", columns=SCORED,
-            description="median {score} against the number of parameters, with the published models (Fig. 2)",
+            description="median {score} against the number of parameters" + BESIDE,
             options=("score", "stack", "where", "published"), beside=("modality", "family", "role", "erratum"),
         ),
         FigureSpec(

@@ -83,7 +83,8 @@ class View:
 
     needs: columns that the results must have. make: a function of the rows of the results; None shows the rows
     themselves. columns: of what is shown, or a function that lists them; None if they are known only when it is made.
-    labels: columns that are shown before these if the results have them.
+    labels: columns that are shown before these if the results have them. beside: the end of the caption, if there are
+    published values.
     """
 
     caption: str
@@ -91,6 +92,12 @@ class View:
     make: str | Callable[[pd.DataFrame], pd.DataFrame] | None = None
     columns: str | Columns | None = None
     labels: str | Columns = ()
+    beside: str = ""
+
+    def describe(self, shown: pd.DataFrame) -> str:
+        """The caption of what is shown."""
+        columns = [name for name in shown if "published" in str(name)]
+        return self.caption + (self.beside if shown[columns].notna().any(axis=None) else "")
 
     def show(self, rows: pd.DataFrame) -> pd.DataFrame:
         """What is shown of these rows."""

@@ -133,17 +133,20 @@ VIEWS = {
         "attngeo.scores.summary:brief_columns",
     ),
     "published": View(
-        "medians over layers, measured and published", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
-        f"{SAPONATI}:published_columns",
+        "medians over layers", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
+        f"{SAPONATI}:published_columns", beside=", measured and published",
     ),
-    "runs": View("losses of each run, and the published ones", CURVE_KEYS, f"{SAPONATI}:compare_trainings"),
+    "runs": View(
+        "losses of each run", CURVE_KEYS, f"{SAPONATI}:compare_trainings", beside=", and the published ones"
+    ),
     "layers": View(
         "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
         "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
     ),
     "methods": View(
-        "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
+        "mean and standard deviation of each method", ("method", "accuracy"),
         f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
+        beside=", and the published mean",
     ),
     "advantage": View(
         "accuracy of attention above that of the best of the other methods, with the standard error",

@@ -145,13 +145,40 @@
       for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
     }, { rootMargin: "400px" });
     charts.forEach((chart) => seen.observe(chart));
-    for (const select of document.querySelectorAll("select[data-chart]")) {
+    const menus = [...document.querySelectorAll("select[data-chart]")];
+    for (const select of menus) {
       select.addEventListener("change", () => {
         const chart = element(select.dataset.chart);
         chart.dataset.figure = select.value;
         draw(chart);
       });
     }
+    // A sheet has no menu: each of the figures that one chooses from stands there, with its name.
+    const spread = (select) => {
+      const chart = element(select.dataset.chart), first = chart.closest("figure");
+      if (first.querySelector(".of")) return; // the reader changes a setting of the print
+      const figures = [...select.options].map((option, at) => {
+        const figure = at === 0 ? first : first.cloneNode(true);
+        if (at > 0) {
+          const drawing = document.createElement("div");
+          drawing.className = "chart";
+          drawing.role = "img";
+          drawing.ariaLabel = chart.ariaLabel;
+          figure.className = "part";
+          figure.querySelector(".pick").remove();
+          figure.querySelector(".chart").replaceWith(drawing);
+        }
+        figure.querySelector(".chart").dataset.figure = option.value;
+        return figure;
+      });
+      first.after(...figures.slice(1));
+      figures.forEach((figure, at) => {
+        const name = document.createElement("strong");
+        name.className = "of";
+        name.textContent = select.options[at].text + ": ";
+        figure.querySelector("figcaption").prepend(name);
+      });
+    };
     // On paper are all figures, also those that were never on the screen, in the light colours, as wide as the sheet.
     let onScreen = [];
     addEventListener("beforeprint", () => {
@@ -159,12 +186,18 @@
       onPaper = true;
       show("light");
       drawn.clear();
-      charts.forEach(draw);
+      menus.forEach(spread);
+      document.querySelectorAll(".chart").forEach(draw);
     });
     addEventListener("afterprint", () => {
       onPaper = false;
       show(theme);
       drawn.clear();
+      for (const added of document.querySelectorAll("figure.part, figcaption .of")) {
+        if (added.matches("figure")) Plotly.purge(added.querySelector(".chart"));
+        added.remove();
+      }
+      for (const select of menus) element(select.dataset.chart).dataset.figure = select.value;
       for (const chart of charts) {
         if (onScreen.includes(chart)) draw(chart);
         else { Plotly.purge(chart); chart.removeAttribute("style"); delete chart.dataset.drawn; }

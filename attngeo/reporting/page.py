@@ -236,7 +236,7 @@ def render_markdown(content: ReportContent, pictures: Sequence[str] = (), note: 
     pictures: the path of that of each figure, beside the text; empty if there are none. note: why.
     """
     checks = [
-        f"- {'✗' if check.failed else '✓'} {escape_markdown(check.model)}"
+        f"- {'✗' if check.failed else '✓'} {f'{check.of}: ' if check.of else ''}{escape_markdown(check.model)}"
         f"{f' ({escape_markdown(check.stack)})' if check.stack else ''}: {check.reason}; fails if `{check.expression}`"
         for check in sorted(content.checks, key=lambda check: not check.failed)
     ]

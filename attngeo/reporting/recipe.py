@@ -11,13 +11,14 @@ import inspect
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model
 
-from attngeo.bounds.names import list_names, printable
+from attngeo.bounds.names import PATTERN, list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
@@ -174,6 +175,11 @@ class Check(Table):
     models: Models | None = None
 
 
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is one of these, or matches a pattern among them."""
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
 class Recipe(Table):
     """A report: title, text (Markdown), labels of models, results, sections and checks."""
 
@@ -190,7 +196,7 @@ class Recipe(Table):
         figures = [figure.model for section in self.section for figure in section.figures]
         names = [figure for figure in figures if figure is not None]
         for request in self.results:
-            if not request.model_names or any(character in name for name in request.model_names for character in "*?["):
+            if not request.model_names or any(map(PATTERN.search, request.model_names)):
                 return None
             names += request.model_names
         return names
@@ -348,8 +354,11 @@ def _check_figure(
 def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
     view = VIEWS[table.show]
     request = recipe.find_request(table.of)
-    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
-    columns = view.list_columns(None if request is None else request.columns)
+    known = None if request is None else request.columns
+    fitting = [name for name, other in VIEWS.items() if {*other.needs} <= {*(known or ())}]
+    advice = f", or of these results show = {' or '.join(fitting)}"
+    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where, advice=advice)
+    columns = view.list_columns(known)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
@@ -366,6 +375,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
             return
         try:
             condition = parse_condition(check.fail_if, checks)
+            if request.options.given.get("per_head"):
+                condition.require_clear()
         except UsageError as error:
             yield (*location, "fail_if"), f"{error}; {check.of!r} are results of {request.command}"
             return
@@ -376,6 +387,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
     yield from _check_reference(recipe, location, check.of, columns, check.models)
     for model in check.models or ():
         if request is None or model in request.checked_names or model not in request.model_names:
+            continue
+        if PATTERN.search(model):  # the first that matches has no checks, the others have
             continue
         names = list_names(request.checked_names)
         problem = f"{model!r:.60} has no checks, as others are compared with it; expected one of: {names}"
@@ -389,8 +402,12 @@ def _check_reference(
     columns: Collection[str],
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
+    advice: str = "",
 ) -> Iterator[tuple[RecipeLocation, str]]:
-    """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
+    """Whether there are results of that name, with these columns and these models, and with the columns of `where`.
+
+    advice: the end of the problem if they lack columns.
+    """
     request = recipe.find_request(name)
     if request is None:
         names = [request.name for request in recipe.results] or ["(none)"]
@@ -403,11 +420,12 @@ def _check_reference(
     elif missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
-        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
+        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
-        if request.model_names and model not in request.model_names:
-            advice = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
-            yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
+        matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
+        if request.model_names and not matching:
+            expected = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
+            yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {expected}"
     for column in where:
         if known_columns is not None and column not in known_columns:
             yield (*location, "where", column), explain_unknown_column(column, known_columns)

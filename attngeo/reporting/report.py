@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from errno import EISDIR
 from itertools import product
@@ -159,7 +159,10 @@ def _build_content(
     outcomes: list[Outcome] = []
     for i, check in enumerate(recipe.check):
         with _list_failure(file, ("check", i), collected):
-            outcomes += run_check(check, recipe, collected)
+            checked = run_check(check, recipe, collected)
+            if len(recipe.results) > 1:
+                checked = [replace(outcome, of=check.of) for outcome in checked]
+            outcomes += checked
     provenance = {
         "date": date,
         "command": f"attngeo report {file.path.name}",

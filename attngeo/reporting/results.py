@@ -24,10 +24,11 @@ from attngeo.questions.table import VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace, answer as answer_question
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
-from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock, is_among
 from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
+from attngeo.studies.models import match_models
 from attngeo.tables.files import atomic_write
 from attngeo.tables.labels import list_named, name_models, resolve_labels
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
@@ -71,11 +72,13 @@ class ReportFailure:
 class CollectedResults:
     """Results by name.
 
-    files: the name of the files of each. rows: of each. labels: what figures, tables and checks call models. origins:
-    how each part of them was made. failures: what is missing.
+    files: the name of the files of each. requests: of each, with the models that match its patterns. rows: of each.
+    labels: what figures, tables and checks call models. origins: how each part of them was made. failures: what is
+    missing.
     """
 
     files: dict[str, str]
+    requests: dict[str, Request] = field(default_factory=dict)
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
@@ -103,9 +106,12 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     collected = CollectedResults(name_files([request.name for request in file.recipe.results]))
     if collected.note:
         log.warning("%s: %s", file.path.name, collected.note)
-    for request in file.recipe.results:
+    for written in file.recipe.results:
+        request = written
         where = f'{file.path.name}: results "{request.name}"'
         try:
+            request = _match_models(written, workplace)
+            collected.requests[request.name] = request
             of_answer, path = _prepare(request, workplace, collected.files[request.name])
             answer = _load_kept(path)
             if answer is None:
@@ -135,9 +141,17 @@ def find_labels(recipe: Recipe, collected: CollectedResults) -> dict[str, str]:
     """The labels of the models of a recipe, also of those that failed. Raises UsageError as `resolve_labels`."""
     models = [*list_named(*collected.rows.values())]
     for request in recipe.results:
-        models += request.model_names
+        models += collected.requests.get(request.name, request).model_names
     models += [figure.model for section in recipe.section for figure in section.figures if figure.model is not None]
     return resolve_labels(recipe.label, models)
+
+
+def _match_models(request: Request, workplace: Workplace) -> Request:
+    """The request with the models that match its patterns, relative to the recipe, each once."""
+    models: list[str] = []
+    for model in request.model_names:
+        models += match_models(model, workplace.session.hub, workplace.paths.base)
+    return request.model_copy(update={"models": [*dict.fromkeys(models)]}) if models else request
 
 
 def _prepare(request: Request, workplace: Workplace, file_name: str) -> tuple[Workplace, Path]:
@@ -241,13 +255,15 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
     """
     score = SCORES[block.score].label if block.score in SCORES else block.score
-    label = block.spec.describe(score)
+    label = block.spec.describe(score, published=block.published)
     label = label[0].upper() + label[1:]
     if block.model is None:
         rows = _select_rows(block, collected)
         options, labels = _split_labels(block, list_named(rows), collected)
         figures = _draw_variants(block, name_models(rows, labels), options)
-        return ReportFigure(label, block.caption, collected.files[str(block.of)], figures)
+        file = collected.files[str(block.of)]
+        caption = f"{label} ({block.of})" if len(collected.files) > 1 else label
+        return ReportFigure(label, block.caption or caption, file, figures)
     # The model is named as in the recipe instead of by its path on this machine.
     reference = resolve_reference(block.model, workplace.paths.base)
     tables = read_tables(block.spec, [reference], block.shown, workplace.session)
@@ -288,7 +304,7 @@ def _select_rows(block: FigureBlock, collected: CollectedResults) -> pd.DataFram
     if block.models is None:
         return rows
     rows = require_columns(rows, ("model",), name, "attngeo.score")
-    rows = rows[rows["model"].isin(block.models)]
+    rows = rows[[is_among(model, block.models) for model in rows["model"]]]
     if rows.empty:
         raise UsageError(f"{name} has no rows of {', '.join(block.models)}")
     return rows
@@ -299,7 +315,8 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
-    rows = VIEWS[block.show].show(filter_rows(collected.find(block.of), block.where, block.of))
+    view = VIEWS[block.show]
+    rows = view.show(filter_rows(collected.find(block.of), block.where, block.of))
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
@@ -313,7 +330,10 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
     name = next((other for other in taken if fold_name(other) == fold_name(name)), name)
     taken[name] = rows
     shown = rows if block.columns is not None else put_scores_first(rows)
-    return ReportTable(name, block.caption or VIEWS[block.show].caption, name_models(shown, collected.labels))
+    selected = [f"{column} = {' or '.join(list_values(wanted))}" for column, wanted in block.where.items()]
+    where = f" where {' and '.join(selected)}" if selected else ""
+    caption = block.caption or f"{block.of}: {view.describe(rows)}{where}"
+    return ReportTable(name, caption, name_models(shown, collected.labels))
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
@@ -332,10 +352,12 @@ def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list
 
     Raises UsageError if the results lack a column of the condition, and DataError for a file of another kind.
     """
-    request = recipe.find_request(check.of)
+    request = collected.requests.get(check.of) or recipe.find_request(check.of)
     assert request is not None  # as the recipe was checked
     labels = collected.labels
-    wanted = check.models or request.checked_names
+    wanted = []
+    for model in check.models or request.checked_names:
+        wanted += [name for name in request.checked_names if is_among(name, [model])] or [model]
     if check.of not in collected.rows:
         return [_fail(check, labels.get(name, name)) for name in wanted or [check.of]]
     rows = collected.rows[check.of]
@@ -346,7 +368,7 @@ def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list
     present = {*require_columns(rows, (name_column,), check.of, "attngeo")[name_column]}
     missing = [_fail(check, labels.get(name, name)) for name in wanted if name not in present]
     if check.models is not None:
-        rows = rows[rows[name_column].isin(check.models)]
+        rows = rows[[is_among(str(name), check.models) for name in rows[name_column]]]
     return [*missing, *condition.outcomes(name_models(rows, labels))] if len(rows) else missing
 
 

@@ -260,7 +260,8 @@ class Outcome:
 
     holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
     value of each name in the condition. note: why values are missing, or how many layers or heads have none.
-    lacks_layers: whether some layers have no value, so that nothing is known of them.
+    lacks_layers: whether some layers have no value, so that nothing is known of them. of: the name of the results, if
+    a recipe has several.
     """
 
     expression: str
@@ -270,6 +271,7 @@ class Outcome:
     values: Mapping[str, float]
     note: str = ""
     lacks_layers: bool = False
+    of: str = ""
 
     @property
     def failed(self) -> bool:
@@ -289,7 +291,9 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """The line that reports the check, with the values that decided."""
-        name = f"{self.model} ({self.stack})" if self.stack else self.model
+        name = f"{self.of}: {self.model}" if self.of not in ("", self.model) else self.model
+        if self.stack:
+            name += f" ({self.stack})"
         return f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
 
     @property
@@ -337,10 +341,14 @@ class Condition:
         except ArithmeticError:
             return None
 
-    @property
-    def unclear(self) -> list[Quantity]:
-        """The statistics whose names do not say whether they are over layers or over heads."""
-        return [quantity for quantity in self.quantities.values() if quantity.statistic and not quantity.over]
+    def require_clear(self) -> None:
+        """Raise UsageError for a name that does not say layers or heads, where rows of heads are asked for."""
+        for quantity in self.quantities.values():
+            if quantity.statistic and not quantity.over:
+                choices = " or ".join(quantity._replace(over=over).name for over in OVER)
+                raise UsageError(
+                    f"with $per_head, {quantity.name} of {self.expression!r} is ambiguous; write {choices}", "per_head"
+                )
 
     @property
     def needs_baseline(self) -> bool:

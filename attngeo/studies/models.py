@@ -1,4 +1,4 @@
-"""Which models a study is about: references, and globs of the revisions of a repository, also from a file."""
+"""Which models a study is about: references, and patterns of revisions, folders or files, also from a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from glob import glob
 from pathlib import Path
 
 from attngeo.bounds.names import PATTERN, list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef, local_path
 from attngeo.checkpoints.repositories import find_repository
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
@@ -23,12 +25,11 @@ DIGITS = re.compile(r"(\d+)")
 def list_models(
     references: Sequence[str] = (), file: str | Path | None = None, *, hub: HubAccess = HubAccess()
 ) -> list[str]:
-    """The models that are given, then those of a file, with globs of revisions replaced by the revisions.
+    """The models that are given, then those of a file, with patterns replaced by the models that match.
 
-    references: as `attngeo.score` takes them, or `org/name@glob`, for example `org/name@step*`: every branch and tag
-    that matches, in the order of the numbers in their names. file: UTF-8 with one reference a line; blank lines and
-    comments after `#` are ignored, and so is a model that is listed before. Relative paths are relative to
-    the current folder. hub: how the Hub is asked for revisions.
+    references: as `attngeo.score` takes them, or patterns, see `match_models`. file: UTF-8 with one reference a line;
+    blank lines and comments after `#` are ignored, and so is a model that is listed before. Relative paths are relative
+    to the current folder. hub: how the Hub is asked for revisions.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
     cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
@@ -53,7 +54,7 @@ def list_models(
 
 
 def expand_models(models: Iterable[Model], hub: HubAccess) -> list[Model]:
-    """References with globs of revisions replaced by the revisions, as by `list_models`; other models as they are."""
+    """References with patterns replaced by the models that match, as by `list_models`; other models as they are."""
     expanded: list[Model] = []
     for model in models:
         expanded += _expand(model, hub) if isinstance(model, str) else [model]
@@ -87,20 +88,39 @@ def _read_text(file: str | Path) -> str:
 
 
 def _expand(text: str, hub: HubAccess) -> list[str]:
-    """The models that one reference names: of a glob, the revisions that match, in natural order.
+    """The models that one reference names, see `match_models`. Raises UsageError if it cannot be a model."""
+    models = match_models(text, hub)
+    if models == [text]:
+        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
+            ModelRef.parse(text)
+    return models
+
+
+def match_models(text: str, hub: HubAccess, base: Path = Path()) -> list[str]:
+    """The models that match a pattern, in natural order: step2 before step10.
+
+    `org/name@step*` has the branches and tags of a repository, `./checkpoints/*` the folders and files of weights,
+    relative to `base`, that a shell would name. Other texts, and patterns of paths that match none, stay as they are.
 
     Raises ModelNotFoundError if no revision matches.
     """
-    if not is_glob(text):
-        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-            ModelRef.parse(text)
+    if is_glob(text):
+        name, _, glob_of_revisions = text.partition("@")
+        revisions = sorted(find_repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
+        matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob_of_revisions)]
+        if not matching:
+            raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
+        return matching
+    try:
+        pattern = Path(text).expanduser()
+        if not PATTERN.search(text) or (base / pattern).exists():
+            return [text]
+        # A name keeps the ./ that it begins with, as in a shell.
+        paths = glob(str(pattern) if text.startswith("~") else text, root_dir=base)  # noqa: PTH207
+    except (OSError, ValueError, RuntimeError):  # it is no path
         return [text]
-    name, _, glob = text.partition("@")
-    revisions = sorted(find_repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
-    matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob)]
-    if not matching:
-        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
-    return matching
+    models = [path for path in paths if (base / path).is_dir() or is_weights(path)]
+    return sorted(models, key=natural_order) or [text]
 
 
 def is_glob(text: str) -> bool:

@@ -176,3 +176,33 @@ def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: 
     rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
     (failure,) = build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again").failures
     assert "the column change holds texts" in str(failure)
+
+
+def test_where_rows_of_heads_are_asked_for_a_condition_says_which(tmp_path: Path) -> None:
+    """As on the command line with --per-head; without it, a name alone is over layers."""
+    path = write_request(tmp_path, "score", "symmetry.median < -2 or layers < 1")
+    assert read_recipe(path).recipe.check[0].fail_if == "symmetry.median < -2 or layers < 1"
+    change(path, "models = ", "options = { per_head = true }\nmodels = ")
+    with refuses(UsageError, "check[1].fail_if", "with per_head", "layers.symmetry.median or heads.symmetry.median"):
+        read_recipe(path)
+    change(path, "symmetry.median", "layers.symmetry.median")
+    assert read_recipe(path).recipe.check[0].fail_if == "layers.symmetry.median < -2 or layers < 1"
+
+
+def test_checks_of_several_results_name_them(tmp_path: Path) -> None:
+    """The same condition on two results is told apart on the page, in the text and by the command."""
+    path = write_request(tmp_path, "score", "symmetry.median < -2")
+    assert [check.of for check in build_report(path, tmp_path / "one").checks] == ["", ""]
+    path.write_text(
+        f'{path.read_text()}[[results]]\nname = "folded"\ncommand = "score"\nmodels = ["demo:decoder"]\n'
+        'options = { fold_norm = true }\n[[check]]\nof = "folded"\nfail_if = "symmetry.median < -2"\n'
+    )
+    made = build_report(path, tmp_path / "out")
+    assert [(check.of, check.model) for check in made.checks] == [
+        ("rows", "demo:encoder"), ("rows", "demo:decoder"), ("folded", "demo:decoder"),
+    ]  # fmt: skip
+    assert made.checks[2].verdict.startswith("check passed: folded: demo:decoder (decoder): symmetry.median is")
+    text = (tmp_path / "out/report.md").read_text()
+    for name in ("rows", "folded"):
+        assert f"- ✓ {name}: demo:decoder" in text
+        assert f'</code></td><td class="text">{name}</td><td class="text">demo:decoder</td>' in made.page.read_text()

@@ -449,17 +449,39 @@ def test_it_prints_whole(browser: Any, made: Path) -> None:
         assert complaints == []
 
 
+@needs_browser
+def test_each_figure_of_a_menu_is_printed_with_its_name(browser: Any, made: Path) -> None:
+    """In the order of the menu, whatever is chosen; then the screen shows what it showed before."""
+    with open_page(browser, made) as (page, complaints):
+        ready(page)
+        figures = page.locator("section").nth(0).locator("figure")
+        before = figures.count()
+        page.select_option("#figure-1-1-model", label="demo:decoder")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # as when the reader changes a setting of the print
+        assert figures.count() == before + 2
+        for figure, name in zip(figures.all()[:3], ("demo:encoder", "demo:decoder", NASTY), strict=True):
+            assert figure.locator(".gtitle").text_content().startswith(name)
+            assert figure.locator("figcaption").text_content().startswith(f"{name}: Symmetry of every layer")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert figures.count() == before
+        assert figures.first.locator("figcaption").text_content().startswith("Symmetry of every layer")
+        page.locator("#figure-1-1").scroll_into_view_if_needed()
+        page.wait_for_function("document.querySelector('#figure-1-1 .gtitle')?.textContent.startsWith('demo:decoder')")
+        assert complaints == []
+
+
 @pytest.mark.slow
 @needs_browser
 def test_a_browser_prints_all_figures_on_full_sheets(browser: Any, made: Path) -> None:
-    """Eight figures need at most a sheet for two, and the tables, with their provenance, four more."""
+    """Eight figures, one of them for each of three models, need at most a sheet for two; the tables need four more."""
     with open_page(browser, made) as (page, _):
         count = "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('.main-svg')).length"
         page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {count}; }})")
         content = page.pdf(prefer_css_page_size=True)
-        assert page.evaluate("window.printed") == 8
+        assert page.evaluate("window.printed") == 8 + 2
     sizes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
-    assert 4 <= len(sizes) <= 8
+    assert 4 <= len(sizes) <= 9
     assert {(round(float(width)), round(float(height))) for width, height in sizes} == {(595, 842)}
 
 

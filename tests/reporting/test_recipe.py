@@ -42,6 +42,7 @@ BAD = [
     ('kind = "layers"', 'kind = "layers", over = "heads"', 'section "Layers".figures[1].over', "score, stack"),
     ('kind = "layers"', 'kind = "training-layers", over = "tails"', 'section "Layers".figures[1].over', "heads"),
     ('show = "summary"', 'show = "layers"', 'section "Layers".tables[1].of', "pretrain"),
+    ('show = "summary"', 'show = "methods"', 'section "Layers".tables[1].of', "show = rows or summary or published"),
     ('show = "summary"', "where = { colour = 1 }", 'section "Layers".tables[1].where.colour', "model, revision"),
     ('show = "summary"', 'columns = ["model", "layr"]', 'section "Layers".tables[1].columns', "layer"),
     ('show = "summary"', 'show = "summary", columns = ["layer"]', 'section "Layers".tables[1].columns', "layers"),

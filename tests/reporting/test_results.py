@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.messages import refuses
 from support.reports import change, read_files
 
 import attngeo
@@ -293,3 +294,60 @@ def test_a_label_of_no_model_in_a_file_is_refused_when_it_is_read(recipe: Path, 
         build_report(recipe, tmp_path / "out")
     change(recipe, "demo:encodr", "demo:encoder")
     assert "| Enc " in (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()
+
+
+def test_captions_say_of_which_results_and_rows_and_what_is_shown(recipe: Path, tmp_path: Path) -> None:
+    """Published models and values only if they are there: the demo models have none."""
+    rows = attngeo.score("demo:encoder").assign(model="google-bert/bert-base-uncased")
+    rows.to_csv(tmp_path / "bert.csv", index=False)
+    change(recipe, "[[section]]", '[[results]]\nname = "bert"\ncommand = "file"\npath = "bert.csv"\n[[section]]')
+    figures = ("", ", published = false", ', caption = "Own"')
+    tables = (
+        '"scores", where = { layer = [0, 1], stack = "encoder" }', '"scores", caption = "Mine"',
+        '"scores", show = "published"', '"bert", show = "published"',
+    )  # fmt: skip
+    change(recipe, '{ kind = "layers", of = "scores" }', ", ".join(
+        f'{{ kind = "size", of = "scores"{keys} }}' for keys in figures
+    ))  # fmt: skip
+    change(recipe, '{ of = "scores", show = "summary" }', ", ".join(f"{{ of = {keys} }}" for keys in tables))
+    text = (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()
+    size = "Median symmetry against the number of parameters"
+    for caption in (f"{size}, with the published models \\(Fig. 2\\) \\(scores\\)", f"{size} \\(scores\\)", "Own"):
+        assert f"\n*{caption}*" in text
+    for caption in (
+        "scores: all rows where layer = 0 or 1 and stack = encoder", "Mine", "scores: medians over layers",
+        "bert: medians over layers, measured and published",
+    ):  # fmt: skip
+        assert f"\n{caption}:\n" in text
+
+
+def test_patterns_of_models_are_relative_to_the_recipe_and_in_the_order_of_steps(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In results, figures and checks; a new folder that matches is scored, too, and nothing that matches is listed."""
+    monkeypatch.chdir("/")
+    for step in (0, 20, 100):
+        shutil.copytree(ENCODER, tmp_path / f"run/checkpoint-{step}")
+    change(recipe, '["demo:encoder", "demo:decoder"]', '["./run/*", "./none/*"]')
+    change(recipe, 'of = "scores" }]', 'of = "scores", models = ["./run/*-?0"] }]')
+    change(recipe, '["demo:encoder"]', '["./run/*0"]')
+    made = build_report(recipe, tmp_path / "out")
+    steps = [f"./run/checkpoint-{step}" for step in (0, 20, 100)]
+    assert [*pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique()] == steps
+    assert [check.model for check in made.checks] == steps
+    (failure,) = made.failures
+    assert failure.what == "./none/*"
+    assert f"no folder {tmp_path}/none" in str(failure)
+    shutil.copytree(ENCODER, tmp_path / "run/checkpoint-3")
+    change(recipe, '["./run/*", "./none/*"]', '["./run/checkpoint-100", "./run/*"]')
+    change(recipe, 'command = "score"', 'command = "compare"')
+    change(recipe, 'kind = "layers"', 'kind = "change-layers"')
+    change(recipe, ', show = "summary"', "")
+    change(recipe, "symmetry.median < 0.2", "change.max > 0")
+    made = build_report(recipe, tmp_path / "out")
+    assert [(check.model, check.failed) for check in made.checks] == [(step, False) for step in steps[:2]]
+    others = pd.read_csv(tmp_path / "out/tables/scores.csv")["other"]
+    assert [*others.unique()] == [steps[0], "./run/checkpoint-3", steps[1]]
+    change(recipe, 'models = ["./run/*0"]', 'models = ["./walk/*"]')
+    with refuses(UsageError, "check[1].models", "./walk/*"):
+        build_report(recipe, tmp_path / "out")

@@ -14,8 +14,9 @@ from support.messages import refuses
 
 from attngeo.bounds.small_files import MOST_BYTES
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
-from attngeo.studies.models import list_models
+from attngeo.studies.models import list_models, match_models
 
 STEPS = ("step1000", "step2", "step10", "step0", "other", "a/step3")
 
@@ -65,6 +66,26 @@ def test_a_glob_that_matches_nothing_names_what_there_is(tmp_path: Path) -> None
         list_models(["org/other@step*"])
     with refuses(NetworkError, "org/name@step*", "offline"):
         list_models(["org/name@step*"], hub=HubAccess(offline=True))
+
+
+def test_a_pattern_of_paths_is_what_could_be_a_model_in_the_order_of_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named as a shell names them; one that matches nothing says where it looked."""
+    for step in (1000, 20, 0, 100):
+        write_single(tmp_path / f"run/checkpoint-{step}")
+    (tmp_path / "run/weights.safetensors").touch()
+    (tmp_path / "run/log.txt").touch()
+    steps = [f"./run/checkpoint-{step}" for step in (0, 20, 100, 1000)]
+    monkeypatch.chdir(tmp_path)
+    assert list_models(["./run/*", "demo:minilm"]) == [*steps, "./run/weights.safetensors", "demo:minilm"]
+    assert list_models([f"{tmp_path}/run/*0"]) == [str(tmp_path / step) for step in steps]
+    assert list_models(file=write(tmp_path, "run/checkpoint-?0\n")) == ["run/checkpoint-20"]
+    assert match_models("checkpoint-?0", HubAccess(), tmp_path / "run") == ["checkpoint-20"]
+    for pattern, problem in (("run/step*", f"nothing in {tmp_path}/run matches"), ("no/*", f"no folder {tmp_path}/no")):
+        assert list_models([pattern]) == [pattern]
+        with refuses(ModelNotFoundError, pattern, problem):
+            ModelRef.parse(pattern)
 
 
 def test_a_path_with_the_characters_of_a_glob_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
