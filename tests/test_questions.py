@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pandas as pd
 import pytest
+from attngeo.commands.app import COMMANDS, SubCommand
+from support import toy as toy_of_models
+from support.messages import assert_states
 
-from attngeo.errors import UsageError
+from attngeo.errors import ModelNotFoundError, UsageError
 from attngeo.lazy import resolve
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import describe_code
+from attngeo.questions.asking import ask_all
+from attngeo.questions.frames import join_frames
 from attngeo.questions.question import Question
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
+from attngeo.session import Session, StudyOptions
 from attngeo.studies.results import locate_record
 
 COLUMNS = ("method", "seed", "n_c", "noise", "corr", "accuracy")
@@ -119,3 +127,50 @@ def test_editors_get_the_schema_of_recipes(inside: Callable[..., CompletedProces
     memory = schema["$defs"]["ScoreOptions"]["properties"]["memory"]
     assert {"type": "string"} in memory["anyOf"]
     assert "symmetry" in schema["$defs"]["FigureBlock"]["properties"]["score"]["enum"]
+
+
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question of `support.toy`, whose name is no word of an option."""
+    monkeypatch.setitem(QUESTIONS, "size", toy_of_models.SIZE)
+    monkeypatch.setitem(COMMANDS, "size", SubCommand("Read", "Measure the size of the queries of every layer."))
+    monkeypatch.setitem(sys.modules, "attngeo.commands.size", toy_of_models)
+
+
+MODELS = ["demo:encoder", "demo:decoder"]
+MISSING = "./missing"
+
+
+@pytest.mark.usefixtures("size")
+def test_a_question_about_models_is_asked_by_a_call_a_command_and_a_recipe_alike(
+    tmp_path: Path, cache: Path, inside: Callable[..., CompletedProcess[str]]
+) -> None:
+    """The same rows, of two processes; a model that fails costs its rows; what is kept is not made again."""
+    session = Session(study=StudyOptions(jobs=2))
+    options = toy_of_models.SizeOptions(power=4)
+    outcomes = ask_all(toy_of_models.SIZE, [*MODELS, MISSING], session, options=options)
+    assert [type(outcome.failure) for outcome in outcomes] == [type(None), type(None), ModelNotFoundError]
+    rows = join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
+    assert rows.groupby("model", sort=False).size().to_dict() == dict.fromkeys(MODELS, 3)
+    assert rows.dtypes["layer"] == "Int64"
+    assert len([*cache.glob("sizes/*.parquet")]) == 2
+
+    done = inside("size", *MODELS, MISSING, "--power", 4, "--format", "csv")
+    kept, failed = done.stderr.splitlines()
+    assert_states(kept, "2 of 3", "result store")
+    assert_states(failed, MISSING)
+    assert done.returncode == 4
+    pd.testing.assert_frame_equal(pd.read_csv(StringIO(done.stdout))["size"].to_frame(), rows[["size"]])
+
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'title = "Sizes"\n[[results]]\nname = "sizes"\ncommand = "size"\nmodels = {[*MODELS, MISSING]}\n'
+        'options = { power = 4 }\n[[check]]\nof = "sizes"\nfail_if = "size.max < 0"\n'
+    )
+    made = build_report(recipe, tmp_path / "out")
+    assert [failure.what for failure in made.failures] == [MISSING]
+    assert [(check.model, check.failed) for check in made.checks] == [
+        (MISSING, True),
+        *((name, False) for name in MODELS),
+    ]
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/tables/sizes.csv")[["size"]], rows[["size"]])
