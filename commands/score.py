@@ -22,7 +22,7 @@ from attngeo.provenance import merge_origins
 from attngeo.questions import parse_condition
 from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import join_frames
+from attngeo.scores.score import join_frames, order_frames
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -172,7 +172,7 @@ def score(
     verified, disagreements, notes = _verify(scored, options.circuit, session, verbosity) if verify else ([], [], [])
     complaints: list[str] = []
     if scored:
-        frames = [*scored.values()]
+        frames = order_frames([*scored.values()])
         if summary:
             _deliver_summary(frames, outputs, options, selection)
         else:

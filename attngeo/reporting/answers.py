@@ -41,7 +41,7 @@ from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import score_model
+from attngeo.scores.score import order_frames, score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
@@ -90,6 +90,7 @@ class ResultsAnswer:
             return cls(None)
         import pandas as pd
 
+        parts = tuple(order_frames(parts))
         rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
         return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
 

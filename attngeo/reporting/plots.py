@@ -28,7 +28,7 @@ from attngeo.positions.measuring import measure_model
 from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import score_model
+from attngeo.scores.score import order_frames, score_model
 from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
@@ -213,9 +213,9 @@ def _read_inputs(
     if others and spec.source == "score":
         scores = [options.score] if options.score in SCORES else []
         asked = ScoreOptions(per_head=True, scores=scores)
-        frames += [score_model(model, session, options=asked) for model in others]
+        frames += order_frames([score_model(model, session, options=asked) for model in others])
     elif others and spec.source == "positions":
-        frames += [measure_model(model, session, options=PositionOptions()) for model in others]
+        frames += order_frames([measure_model(model, session, options=PositionOptions()) for model in others])
     elif others and spec.source == "analogy":
         from attngeo.analogies.analogy import analogy
 

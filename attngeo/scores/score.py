@@ -29,6 +29,7 @@ from attngeo.studies.models import expand_models, name_model
 from attngeo.studies.results import Kept, ResultForm, ResultRecord, locate_record
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
+from attngeo.studies.steps import order_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,10 +214,17 @@ def build_frame(
     return frame
 
 
+def order_frames(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables of several models, those of the checkpoints of one training in the order of their steps."""
+    names = [str(frame.attrs.get("other", frame.attrs.get("model"))) for frame in frames]
+    return [frames[place] for place in order_steps(names)]
+
+
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The tables of several models as one, with their origins; an empty one if there are none."""
+    """The tables of several models as one, see `order_frames`, with their origins; an empty one if there are none."""
     import pandas as pd
 
+    frames = order_frames(frames)
     rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     rows.attrs = merge_origins([frame.attrs for frame in frames])
     return rows
