@@ -245,7 +245,7 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(browser: Any, made: Path) -> Non
 def test_a_table_that_scrolls_says_so(browser: Any, made: Path) -> None:
     with open_page(browser, made, width=500) as (page, _):
         ready(page)
-        hints = [hint.text_content() for hint in page.locator("section .scrolls").all()]
+        hints = [hint.text_content() for hint in page.locator("section .wide + .scrolls").all()]
         assert hints[1] == "Scroll the table down for more rows and to the right for more columns."
         page.set_viewport_size({"width": 3000, "height": 900})
         page.wait_for_function("document.querySelector('main > .scrolls').hidden")  # of the checks
