@@ -66,7 +66,7 @@ Candidates = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CANDIDATE",
-        help="Models that may share its origin; or org/name@step* for all revisions of this pattern",
+        help="Models that may share its origin; or patterns in quotes, 'org/name@step*' or './runs/*'",
         autocompletion=complete_models,
     ),
 ]

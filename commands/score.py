@@ -19,7 +19,7 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.questions.frames import join_frames
+from attngeo.questions.frames import join_frames, order_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline, parse_condition
 from attngeo.scores.options import ScoreOptions
@@ -168,7 +168,7 @@ def score(
     verified, disagreements, notes = _verify(scored, options.circuit, session, verbosity) if verify else ([], [], [])
     complaints: list[str] = []
     if scored:
-        frames = [*scored.values()]
+        frames = order_frames([*scored.values()])
         if summary:
             _deliver_summary(frames, outputs, options, selection)
         else:

@@ -111,8 +111,8 @@ def explain_pattern(text: str) -> str:
     if not matches:
         folder = next(parent for parent in path.parents if not PATTERN.search(str(parent)))
         where = Path.cwd() / folder
-        problem = f"nothing in {where} matches it" if where.is_dir() else f"there is no folder {where}"
-        return f"; it is a pattern, and {problem}"
+        problem = f" in {where}" if where.is_dir() else f": there is no folder {where}"
+        return f"; it is a pattern, and nothing matches it{problem}"
     return (
         "; it is a pattern, which a shell replaces by the names that match if it has no quotes: "
         f"{list_names(matches)}. Write {text} without quotes, or one of these names"

@@ -164,11 +164,6 @@ def measure(  # noqa: D417 - the keywords are those of a session
     return Gradients(frame, tokens, first)
 
 
-def measure_rows(model: Model, session: Session, *, options: GradientOptions) -> pd.DataFrame:
-    """The table of the updates of one model, without its tokens and gradients."""
-    return measure(model, options=options, hub=session.hub, progress=session.progress).rows
-
-
 @contextmanager
 def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[PreTrainedModel]:
     """Inside, the model of the store in float32.

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attngeo.attention.options import ModelReading
@@ -184,8 +183,10 @@ def _make(
     make_rows = resolve(question.rows)
     with _open_all(models, readings, session) as attentions, torch.inference_mode():
         making = Making.begin(attentions, options, session, record)
+        rows = []
         with closing(make_rows(*attentions, options, making)) as parts:
-            rows = encode_texts(chain.from_iterable(parts))
+            for of_part in parts:
+                rows += encode_texts(of_part)
     if making.record is not None:
         making.record.keep(rows, making.about)
     what = ", ".join(attention.ref for attention in attentions)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.provenance import merge_origins
 from attngeo.studies.results import ResultForm, Row
+from attngeo.studies.steps import order_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +46,14 @@ def set_types(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(types)
 
 
+def order_frames(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables of several models, those of the checkpoints of one training in the order of their steps."""
+    names = [str(frame.attrs.get("other", frame.attrs.get("model"))) for frame in frames]
+    return [frames[place] for place in order_steps(names)]
+
+
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The tables of several models as one, with their origins; an empty one if there are none.
+    """The tables of several models as one, see `order_frames`, with their origins; an empty one if there are none.
 
     Tables about a model and another one differ in the other one.
     """
@@ -54,6 +61,7 @@ def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
     if len(frames) == 1:
         return frames[0]
+    frames = order_frames(frames)
     rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     about = [frame.attrs for frame in frames]
     if frames and all("other" in of_one for of_one in about):

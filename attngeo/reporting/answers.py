@@ -31,6 +31,7 @@ from attngeo.pretrain.options import (
 from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.questions.asking import ask_all, list_subjects
+from attngeo.questions.frames import order_frames
 from attngeo.questions.question import Question
 from attngeo.reporting.paths import RecipePaths
 from attngeo.scores.spec import number_columns
@@ -79,6 +80,7 @@ class ResultsAnswer:
             return cls(None)
         import pandas as pd
 
+        parts = tuple(order_frames(parts))
         rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
         return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
 

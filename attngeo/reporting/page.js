@@ -34,8 +34,8 @@
     }
     return lines.map((line) => (part.startsWith("<sup>") ? `<sup>${line}</sup>` : line)).join("<br>");
   }).join("<br>");
-  // Pixels: a line of a legend, and an entry beside its name; and around the panels, at their sides.
-  const ENTRY = { height: 29, width: 50 }, BESIDE = 110, USUAL = 450, LETTER = 6.6;
+  // Pixels: a line of a legend, and an entry beside its name; around the panels, at their sides; and a colour bar.
+  const ENTRY = { height: 29, width: 50 }, BESIDE = 110, BAR = 70, USUAL = 450, LETTER = 6.6, AXIS_LETTER = 7.8;
   // The height that a legend below the panels needs. plotly would shrink the panels, and show at most half a figure of it.
   const legendHeight = (data, layout, width) => {
     if (layout.legend?.orientation !== "h" || !layout.showlegend) return 0;
@@ -117,6 +117,11 @@
     // Where the screen is narrower than the panels, the figure scrolls.
     if (onPaper || width > chart.clientWidth) layout.width = width;
     if (narrow) layout.margin = { ...layout.margin, l: 40, r: 10 };
+    // The title of an axis is no wider than its panel, also beside a colour bar.
+    const across = narrow ? Object.keys(layout).filter((key) => /^xaxis/.test(key)) : [];
+    for (const { title, domain = [0, 1] } of across.map((key) => layout[key])) {
+      if (title?.text) title.text = wrap(title.text, (width - BESIDE - BAR) * (domain[1] - domain[0]) / AXIS_LETTER);
+    }
     layout.height = height;
     // On a small screen the tool bar would cover the title; touch gestures replace it.
     const bar = narrow || onPaper ? false : "hover";
@@ -127,6 +132,7 @@
     chart.querySelector(".plot-container").style.transform = onPaper ? `scale(${scale})` : "";
     await done;
     chart.dataset.drawn = "yes";
+    tell();
   };
   const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };
 
@@ -207,14 +213,15 @@
     document.documentElement.dataset.ready = "yes";
   };
 
-  // Tables that scroll say so.
+  // Tables and figures that scroll say so.
   const tell = () => {
     for (const hint of document.querySelectorAll(".scrolls")) {
-      const region = hint.previousElementSibling;
+      const region = hint.previousElementSibling, what = region.matches(".chart") ? "figure" : "table";
       const across = region.scrollWidth > region.clientWidth + 1, down = region.scrollHeight > region.clientHeight + 1;
-      hint.textContent = "Scroll the table " + (across && down ? "down for more rows and to the right for more columns."
-        : across ? "to the right for more columns." : "down for more rows.");
-      hint.hidden = !across && !down;
+      const more = what === "figure" ? "panels" : "columns";
+      hint.textContent = `Scroll the ${what} ` + (across && down ? "down for more rows and to the right for more columns."
+        : across ? `to the right for more ${more}.` : "down for more rows.");
+      hint.hidden = !across && !(down && what === "table");
     }
   };
   tell();

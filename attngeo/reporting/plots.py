@@ -27,6 +27,7 @@ from attngeo.keywords import takes_after_two
 from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask
+from attngeo.questions.frames import order_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
@@ -213,9 +214,11 @@ def _read_inputs(
     if others and spec.source == "score":
         scores = [options.score] if options.score in SCORES else []
         asked = ScoreOptions(per_head=True, scores=scores)
-        frames += [ask(QUESTIONS["score"], model, session, options=asked) for model in others]
+        frames += order_frames([ask(QUESTIONS["score"], model, session, options=asked) for model in others])
     elif others and spec.source == "positions":
-        frames += [ask(QUESTIONS["positions"], model, session, options=PositionOptions()) for model in others]
+        frames += order_frames(
+            [ask(QUESTIONS["positions"], model, session, options=PositionOptions()) for model in others]
+        )
     elif others and spec.source == "analogy":
         from attngeo.analogies.analogy import analogy
 

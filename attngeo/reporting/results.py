@@ -72,17 +72,17 @@ class ReportFailure:
 class CollectedResults:
     """Results by name.
 
-    files: the name of the files of each. requests: of each, with the models that match its patterns. rows: of each.
-    labels: what figures, tables and checks call models. origins: how each part of them was made. failures: what is
-    missing.
+    files: the name of the files of each. rows: of each. labels: what figures, tables and checks call models. origins:
+    how each part of them was made. failures: what is missing. requests: of each, with the models that match its
+    patterns.
     """
 
     files: dict[str, str]
-    requests: dict[str, Request] = field(default_factory=dict)
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
+    requests: dict[str, Request] = field(default_factory=dict)
 
     def find(self, name: str) -> pd.DataFrame:
         """The rows of the results of that name. Raises DataError if all of them are missing."""
@@ -92,9 +92,19 @@ class CollectedResults:
 
     @property
     def note(self) -> str:
-        """Which results have files of another name; empty if all have their own."""
-        renamed = [f"those of {name} are tables/{file}.*" for name, file in self.files.items() if file != name]
-        return f"some disks cannot hold files of these names: {', '.join(renamed)}" if renamed else ""
+        """Which results have files of another name, and why; empty if all have their own."""
+        sentences = []
+        for name, file in self.files.items():
+            if file == name:
+                continue
+            alike = [other for other in self.files if other != name and fold_name(other) == fold_name(name)]
+            reason = f"Windows cannot have files named {name}"
+            if alike:
+                reason = f"macOS and Windows take {alike[0]}.csv and {name}.csv for one file"
+            sentences.append(
+                f'the results "{name}" are in tables/{file}.csv and tables/{file}.parquet, because {reason}'
+            )
+        return "; ".join(sentences)
 
 
 def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:

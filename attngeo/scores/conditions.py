@@ -291,10 +291,9 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """The line that reports the check, with the values that decided."""
-        name = f"{self.of}: {self.model}" if self.of not in ("", self.model) else self.model
-        if self.stack:
-            name += f" ({self.stack})"
-        return f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
+        name = f"{self.model} ({self.stack})" if self.stack else self.model
+        line = f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
+        return f"{line} in the results {self.of}" if self.of else line
 
     @property
     def _lacks_values(self) -> bool:

@@ -61,8 +61,8 @@ def score(  # noqa: D417 - the keywords are those of a session
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
-            several, with globs of revisions such as `org/name@step*`. One that fails raises its error after the others
-            are scored and kept.
+            several, with patterns such as `org/name@step*` and `./checkpoints/*`. One that fails raises its error after
+            the others are scored and kept. Checkpoints of a training are in the order of their steps.
         options: what is scored, and how; its fields are keywords, too:
             {options}
         revisions: which of several revisions of one repository are scored; its field is a keyword, too:

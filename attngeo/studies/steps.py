@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from attngeo.checkpoints.reference import HUB_FILE, HUB_ID
@@ -55,3 +56,24 @@ def step_of(name: str) -> int | None:
     (1000, None, None)
     """
     return split_step(name).step
+
+
+def order_steps(names: Sequence[str]) -> list[int]:
+    """The places of some names, with the checkpoints of one training in the order of their steps.
+
+    They share the places that they have; other names stay at theirs. A shell names step1000 before step20.
+
+    >>> order_steps(["run/step0", "a", "run/step1000", "run/step20"])
+    [0, 1, 3, 2]
+    """
+    checkpoints = [split_step(name) for name in names]
+    trainings: dict[str, list[int]] = {}
+    for place, (model, step) in enumerate(checkpoints):
+        if step is not None:
+            trainings.setdefault(model, []).append(place)
+    order = [*range(len(names))]
+    for places in trainings.values():
+        by_step = sorted(places, key=lambda place: checkpoints[place].step or 0)
+        for place, source in zip(places, by_step, strict=True):
+            order[place] = source
+    return order

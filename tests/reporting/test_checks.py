@@ -201,7 +201,8 @@ def test_checks_of_several_results_name_them(tmp_path: Path) -> None:
     assert [(check.of, check.model) for check in made.checks] == [
         ("rows", "demo:encoder"), ("rows", "demo:decoder"), ("folded", "demo:decoder"),
     ]  # fmt: skip
-    assert made.checks[2].verdict.startswith("check passed: folded: demo:decoder (decoder): symmetry.median is")
+    assert made.checks[2].verdict.startswith("check passed: demo:decoder (decoder): symmetry.median is")
+    assert made.checks[2].verdict.endswith("; fails if symmetry.median < -2 in the results folded")
     text = (tmp_path / "out/report.md").read_text()
     for name in ("rows", "folded"):
         assert f"- ✓ {name}: demo:decoder" in text

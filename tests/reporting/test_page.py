@@ -158,6 +158,43 @@ def overlap(one: list[float], other: list[float]) -> bool:
 
 
 @needs_browser
+def test_on_a_narrow_screen_a_figure_that_scrolls_says_so_and_titles_of_axes_fit(browser: Any, tmp_path: Path) -> None:
+    """A matrix fits, with the titles below its two panels apart; five panels beside each other scroll."""
+    rows = attngeo.score("demo:encoder", per_head=True)
+    frames = [rows.assign(model=f"model-{number}") for number in range(5)]
+    tables.write_table(pd.concat(frames, ignore_index=True), tmp_path / "scores.parquet")
+    figures = '{ kind = "matrix", model = "demo:encoder" }, { kind = "heads", of = "scores" }'
+    (tmp_path / "r.toml").write_text(
+        'title = "x"\n[[results]]\nname = "scores"\ncommand = "file"\npath = "scores.parquet"\n'
+        f'[[section]]\ntitle = "y"\nfigures = [{figures}]\n'
+    )
+    made = build_report(tmp_path / "r.toml", tmp_path / "out")
+    with open_page(browser, made.page, width=400) as (page, complaints):
+        ready(page)
+        for chart in page.locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            page.wait_for_function("c => c.dataset.drawn === 'yes'", arg=chart.element_handle())
+        hints = page.locator("figure .scrolls")
+        assert [hint.is_visible() for hint in hints.all()] == [False, True]
+        assert hints.nth(1).text_content() == "Scroll the figure to the right for more panels."
+        titles, right = page.evaluate(
+            "() => [[...document.querySelectorAll('#figure-1-1 .infolayer [class^=x][class$=title]')]"
+            ".map(t => t.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom]),"
+            "document.querySelector('#figure-1-1').getBoundingClientRect().right]"
+        )
+        assert len(titles) > 1
+        assert not any(overlap(one, other) for one, other in itertools.combinations(titles, 2))
+        assert all(title[2] <= right for title in titles)
+        page.set_viewport_size({"width": 1400, "height": 900})
+        page.reload()
+        ready(page)
+        page.locator("#figure-1-2").scroll_into_view_if_needed()
+        page.wait_for_selector("#figure-1-2[data-drawn=yes]")
+        assert not hints.nth(1).is_visible()
+        assert complaints == []
+
+
+@needs_browser
 def test_a_hover_says_what_a_cell_is_and_a_model_is_chosen_whose_name_is_text(browser: Any, made: Path) -> None:
     with open_page(browser, made) as (page, complaints):
         ready(page)
@@ -208,7 +245,7 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(browser: Any, made: Path) -> Non
 def test_a_table_that_scrolls_says_so(browser: Any, made: Path) -> None:
     with open_page(browser, made, width=500) as (page, _):
         ready(page)
-        hints = [hint.text_content() for hint in page.locator("section .scrolls").all()]
+        hints = [hint.text_content() for hint in page.locator("section .wide + .scrolls").all()]
         assert hints[1] == "Scroll the table down for more rows and to the right for more columns."
         page.set_viewport_size({"width": 3000, "height": 900})
         page.wait_for_function("document.querySelector('main > .scrolls').hidden")  # of the checks

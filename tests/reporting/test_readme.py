@@ -67,9 +67,9 @@ def test_every_option_of_a_command_is_listed() -> None:
 def test_every_name_of_conditions_is_listed() -> None:
     rows = read_table("results of", "question", "a check for each", "columns", "without a statistic")
     assert {names_in(row[0])[0]: (names_in(row[3]), names_in(row[4])) for row in rows} == {
-        name: ([*question.checks.numbers], [*question.checks.counts])
+        name: ([*checks.numbers], [*checks.counts])
         for name, question in QUESTIONS.items()
-        if question.checks is not None
+        if (checks := question.find_checks()) is not None
     }
 
 

@@ -82,7 +82,10 @@ def test_a_pattern_of_paths_is_what_could_be_a_model_in_the_order_of_the_steps(
     assert list_models([f"{tmp_path}/run/*0"]) == [str(tmp_path / step) for step in steps]
     assert list_models(file=write(tmp_path, "run/checkpoint-?0\n")) == ["run/checkpoint-20"]
     assert match_models("checkpoint-?0", HubAccess(), tmp_path / "run") == ["checkpoint-20"]
-    for pattern, problem in (("run/step*", f"nothing in {tmp_path}/run matches"), ("no/*", f"no folder {tmp_path}/no")):
+    for pattern, problem in (
+        ("run/step*", f"nothing matches it in {tmp_path}/run"),
+        ("no/*", f"no folder {tmp_path}/no"),
+    ):
         assert list_models([pattern]) == [pattern]
         with refuses(ModelNotFoundError, pattern, problem):
             ModelRef.parse(pattern)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
-from attngeo.studies.models import natural_order
+import attngeo
+from attngeo.studies.models import list_models, natural_order
 from attngeo.studies.steps import split_step, step_of
 
 # Names as they are on the Hub and on disks → the step.
@@ -55,3 +58,21 @@ def test_the_natural_order_of_names_is_that_of_their_steps(pattern: str) -> None
     names = [pattern.format(step) for step in steps]
     shuffled = random.Random(0).sample(names, len(names))
     assert [step_of(name) for name in sorted(shuffled, key=natural_order)] == steps
+
+
+def test_tables_of_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    """A shell gives checkpoint-1000 before checkpoint-20. Other models, and the first of `compare`, stay in place."""
+    encoder = Path(attngeo.__file__).parent / "demos/encoder"
+    run = [str(tmp_path / f"run/checkpoint-{step}") for step in (0, 20, 1000)]
+    for folder in run:
+        shutil.copytree(encoder, folder)
+    listed = [run[0], "demo:encoder", run[2], run[1]]
+    rows = attngeo.score(listed, layers=[0])
+    assert rows["model"].tolist() == [run[0], "demo:encoder", run[1], run[2]]
+    assert list_models(listed) == listed
+    changes = attngeo.compare([run[2], run[1], run[0]], layers=[0])
+    assert changes["model"].unique().tolist() == [run[2]]
+    assert changes["other"].tolist() == [run[0], run[1]]
+    figure = attngeo.plot("layers", listed)
+    names = [trace.name for trace in figure.data if trace.showlegend]
+    assert [name.rpartition("-")[2] for name in names] == ["0", "demo:encoder", "20", "1000"], names
