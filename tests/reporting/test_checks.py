@@ -72,7 +72,7 @@ def test_a_table_is_that_of_the_question_that_has_its_columns() -> None:
         assert find_checks(columns) in alike, question.name
         assert find_checks((*columns, "more")) in alike, question.name
     checks = find_checks(("model", "stack", "layer", "head", "symmetry"))
-    assert checks == QUESTIONS["score"].checks
+    assert checks == QUESTIONS["score"].find_checks()
     with refuses(DataError, "colour"):
         find_checks(("colour",))
 
