@@ -246,7 +246,7 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     label = label[0].upper() + label[1:]
     if block.model is None:
         rows = _select_rows(block, collected)
-        options, labels = _split_labels(block, list_named(rows), collected)
+        options, labels = _split_labels(block, list_named(collected.find(str(block.of))), collected)
         figures = _draw_variants(block, name_models(rows, labels), options)
         return ReportFigure(label, block.caption, collected.files[str(block.of)], figures)
     # The model is named as in the recipe instead of by its path on this machine.
