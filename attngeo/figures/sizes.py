@@ -35,8 +35,8 @@ MOST_LABELLED = 20
 NAME_LENGTH = 28
 # Pixels: the type of a label, its letter and its line, and half of a point with the gap between it and its label.
 LABEL, LETTER, LINE, MARKER = 11, 6.0, 13.0, 8.0
-# What keeps a label readable over the published points: white around its letters. If it were blurred, a .pdf image would
-# have it as pixels.
+# What keeps a label readable over the published points: white around its letters. A .pdf image would have a blurred one
+# as pixels.
 HALO = ", ".join(f"{x}px {y}px #FFFFFF" for x in (-1, 1) for y in (-1, 1))
 # Points of a figure that is 3.4 inches wide are on such an area, in pixels of its smaller type. Labels that have room
 # there have it in larger figures, too.
