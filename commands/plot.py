@@ -11,9 +11,9 @@ import typer
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
 from attngeo.errors import GET_BROWSER
-from attngeo.figures.fit import fit_figure
+from attngeo.figures.fit import HEIGHT, fit_figure
 from attngeo.figures.kinds import FIGURES, FigureSize, PlotOptions
-from attngeo.figures.lengths import describe_pixels, to_pixels
+from attngeo.figures.lengths import describe_pixels
 from attngeo.figures.save import save_figure
 
 from .declare import with_options
@@ -78,10 +78,12 @@ def plot(
     for path in files:
         save_figure(figure, path)
     is_fitted = any(path.suffix.lower() != ".json" for path in files)
-    if size.height is not None and is_fitted:
-        needed = fit_figure(figure).layout.height
-        if needed > to_pixels(size.height):
-            asked, higher = (describe_pixels(height, size.height) for height in (to_pixels(size.height), needed))
+    unit = size.height if size.height is not None else size.width
+    if unit is not None and is_fitted:
+        height = figure.layout.height or HEIGHT
+        needed = fit_figure(figure).layout.height or HEIGHT
+        if needed > height:
+            asked, higher = (describe_pixels(pixels, unit) for pixels in (height, needed))
             verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need them")
     if not output:
         verbosity.note(f"{files[0]}: written")

@@ -53,9 +53,9 @@ def positions(
 
     Fast share: that of the fastest quarter of the rotary pairs in the size of all; heads that look at the previous
     token tend to have a large one. Kernel κ(Δ): the logit of a token with itself Δ positions earlier, summed over
-    directions; or of a table of positions, the mean over tokens. Previous: κ(1) above the mean of κ(0), κ(2) and κ(3),
-    over the size of all pairs. Peak: Δ of the largest κ. Reads queries, keys and the table of positions only. Files,
-    csv and json have the kernel from 0 to 8.
+    directions; or of a table of positions, the mean over tokens. Previous token: κ(1) above the mean of κ(0), κ(2) and
+    κ(3), over the size of all pairs. Peak: Δ of the largest κ. Reads queries, keys and the table of positions only.
+    Files, csv and json have the kernel from 0 to 8.
 
     Examples:
         attngeo positions demo:decoder
@@ -120,7 +120,7 @@ def _show_type(frame: pd.DataFrame) -> str:
 
 
 def _print_layers(frame: pd.DataFrame, title: str) -> None:
-    """Print a line for each layer: the median and the largest fast share, and the largest excess of κ(1)."""
+    """Print a line for each layer: the median and the largest fast share, and the largest previous token."""
     lines = []
     for (stack, layer), heads in frame.groupby(["stack", "layer"], sort=False):
         lines.append(
@@ -140,7 +140,7 @@ def _print_layers(frame: pd.DataFrame, title: str) -> None:
         "heads": "heads",
         "fast share": "median:.3f",
         "largest (head)": "largest",
-        "κ(1) excess (head)": "previous",
+        "previous token": "previous",
         "peak 1": "back",
     }
     print_table(lines, columns, title=title, section=["stack"], expendable=["stack", "heads"])
@@ -159,7 +159,7 @@ def _print_heads(frame: pd.DataFrame) -> None:
     """Print the heads that may look one token back: by their fast share, without it by the kernel."""
     by, name = "fast_share", "fast share"
     if frame[by].isna().all():
-        by, name = "previous_token", "κ(1) above κ(0), κ(2) and κ(3)"
+        by, name = "previous_token", "previous token: κ(1) above κ(0), κ(2) and κ(3)"
     heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS)
     if heads.empty:
         return
@@ -168,7 +168,7 @@ def _print_heads(frame: pd.DataFrame) -> None:
         ("layer", "layer"),
         ("head", "head"),
         ("fast share", "fast_share:.3f"),
-        ("κ(1) excess", "previous_token:+.4f"),
+        ("previous token", "previous_token:+.4f"),
         ("peak", "peak"),
     ]
     columns += [(f"κ({offset})", f"kernel_{offset}:.4g") for offset in SHOWN]

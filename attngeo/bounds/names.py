@@ -15,9 +15,11 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-# What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links.
-SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
-ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+# What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links. A
+# character that has none where it stands is left for readers of the text itself: _ inside a word, # before a word, and
+# + and @ but at the start of one.
+SPECIAL = re.compile(r"([\\`*{}\[\]|~]|(?<![^\W_])_|_(?![^\W_])|#(?!#*[^\W\d_])|(?<!\S)\+)")
+ACTIVE = re.compile(r"\$|(?<!\w)@|@(?=[\w-]*\.)|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 # Names that a message lists at most, and the characters of each.
 MOST_LISTED = 10
@@ -75,8 +77,8 @@ def in_utf8(text: str) -> str:
 def escape_markdown(text: object) -> str:
     r"""A name that Markdown shows letter for letter, inside a line or a cell of a table; white space becomes one space.
 
-    >>> escape_markdown("a_b|<img> $x$ https://c")
-    'a\\_b\\|&lt;img&gt; &#36;x&#36; https&#58;//c'
+    >>> escape_markdown("a_b _c_|<img> $x$ https://c")
+    'a_b \\_c\\_\\|&lt;img&gt; &#36;x&#36; https&#58;//c'
     """
     one_line = printable(" ".join(str(text).split()))
     escaped = SPECIAL.sub(r"\\\1", html.escape(one_line, quote=False))

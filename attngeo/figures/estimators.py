@@ -104,6 +104,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
             name=escape_name(column),
             text=labels,
             textposition="top center",
+            cliponaxis=False,
             customdata=labels,
             line={"color": colours[number], "width": 1},
             marker={"color": colours[number], "size": 9, "symbol": SYMBOLS[number % len(SYMBOLS)]},
@@ -265,6 +266,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     figure = make_subplots(
         rows=len(heads),
         cols=len(vectors),
+        shared_xaxes=True,
         shared_yaxes=True,
         horizontal_spacing=0.02,
         vertical_spacing=BETWEEN / total,

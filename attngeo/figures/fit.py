@@ -44,9 +44,10 @@ MARGIN, SEVERAL_LINES, ENTRY = 10, 20, 50
 # Pixels at the left and the right of the panels; and in a small figure, whose entries of a legend are narrower, too.
 BESIDE, SMALL_BESIDE, SMALL_ENTRY = 110, 50, 40
 # Pixels between the names of panels beside each other.
-BETWEEN_NAMES = 15
-# Names of a legend in a small figure: columns, letters that are worth a column less, and the least letters.
-LEGEND_COLUMNS, ENOUGH_LETTERS, LEAST_LETTERS = 3, 20, 12
+BETWEEN_NAMES = 5
+# Names of a legend in a small figure: columns, letters that are worth a column less, and the least letters. So many
+# names may have a line each.
+LEGEND_COLUMNS, ENOUGH_LETTERS, LEAST_LETTERS, MOST_LINES = 3, 20, 12, 8
 # Distances of ticks that are thinned out.
 TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 MARK = re.compile(r"<[^>]*>")
@@ -123,6 +124,8 @@ def _narrow_edges(figure: Figure) -> None:
     figure.update_xaxes(title_standoff=4, automargin=True)
     figure.update_yaxes(title_standoff=4, automargin=True)
     figure.update_coloraxes(colorbar_thickness=BAR)
+    # A scale that has a height of its own would be cut.
+    figure.update_coloraxes(colorbar={"lenmode": "fraction", "len": 1, "y": 0.5, "yanchor": "middle"})
     figure.update_traces(colorbar_thickness=BAR, selector={"type": "heatmap"})
 
 
@@ -160,7 +163,7 @@ def _wrap_axes(figure: Figure, width: float, height: float, font: float) -> None
 
 
 def _thin_ticks(figure: Figure, width: float, height: float, font: float) -> None:
-    """Leave out ticks of layers and heads in a small figure that would be over each other."""
+    """Leave out ticks of layers, heads and names in a small figure that would be over each other."""
     above = TITLE_HEIGHT if figure.layout.margin.t is None else figure.layout.margin.t
     for axes, room in (
         (figure.select_xaxes(), width - SMALL_BESIDE),
@@ -168,14 +171,21 @@ def _thin_ticks(figure: Figure, width: float, height: float, font: float) -> Non
     ):
         for axis in axes:
             ticks = axis.tickvals
-            if axis.ticktext is not None or not ticks or not all(isinstance(tick, int) for tick in ticks):
+            if not ticks or not all(isinstance(tick, int) for tick in ticks):
                 continue
             digits = len(str(max(ticks))) + 1  # and a space
-            needs = LINE * font if axis.plotly_name.startswith("yaxis") else LETTER * font * digits
+            is_line = axis.plotly_name.startswith("yaxis") or axis.tickangle
+            needs = LINE * font if is_line else LETTER * font * digits
             start, end = axis.domain or (0, 1)
             most = max(int(room * (end - start) / needs), 1)
-            if len(ticks) > most:
+            if len(ticks) <= most:
+                continue
+            if axis.ticktext is None:
                 axis.tickvals = list_ticks(max(ticks), most)
+            elif is_line:
+                kept = list_ticks(len(ticks) - 1, most)
+                axis.ticktext = [axis.ticktext[number] for number in kept]
+                axis.tickvals = [ticks[number] for number in kept]
 
 
 def list_ticks(last: int, most: int) -> list[int]:
@@ -210,14 +220,10 @@ def _fit_title(figure: Figure, width: float, size: float, *, is_small: bool) -> 
     if not figure.layout.title.text:
         return
     room = (width - 2 * MARGIN) / (LETTER * size)
-    lines: list[str] = []
-    title_height = 0.0
-    for part in figure.layout.title.text.split("<br>"):
-        is_detail = part.startswith("<sup>")
-        wrapped = wrap(part.removeprefix("<sup>").removesuffix("</sup>"), room / DETAILS if is_detail else room)
-        lines += [f"<sup>{line}</sup>" for line in wrapped] if is_detail else wrapped
-        title_height += LINE * size * len(wrapped) * (DETAILS if is_detail else 1)
-    needed = int(title_height) + 2 * MARGIN
+    text, _, small_text = figure.layout.title.text.partition("<br><sup>")
+    lines = wrap(text, room)
+    details = wrap(small_text.removesuffix("</sup>"), room / DETAILS) if small_text else []
+    needed = int(LINE * size * (len(lines) + DETAILS * len(details))) + (3 if details else 2) * MARGIN
     above_panels = (figure.layout.margin.t or TITLE_HEIGHT) - TITLE_HEIGHT
     least = TITLE_HEIGHT
     if is_small:
@@ -226,6 +232,7 @@ def _fit_title(figure: Figure, width: float, size: float, *, is_small: bool) -> 
     title = {
         "text": "<br>".join(lines),
         "font": {"size": size},
+        "subtitle": {"text": "<br>".join(details), "font": {"size": DETAILS * size}},
         "x": 0,
         "xref": "container",
         "xanchor": "left",
@@ -265,20 +272,26 @@ def count_letters(text: str) -> int:
 def _shorten_names(figure: Figure, width: float, font: float) -> int:
     """Put the legend below the panels, and shorten its names, and those of panels, to the room that they have.
 
-    Returns the lines of the legend.
+    A legend of a few names has so few columns that all are whole. Returns the lines of the legend.
     """
     letter = LETTER * font
     figure.update_layout(legend=BELOW | {"tracegroupgap": GROUP_GAP})
     room = width - SMALL_BESIDE
-    columns = LEGEND_COLUMNS
     wide_letter = WIDE_LETTER * font
-    if (room / columns - SMALL_ENTRY) / wide_letter < ENOUGH_LETTERS:
-        columns -= 1
-    longest = max(int((room / columns - SMALL_ENTRY) / wide_letter), LEAST_LETTERS)
     names = list(dict.fromkeys(trace.name for trace in figure.data if trace.name and not MARK.search(trace.name)))
-    shortened = dict(zip(names, shorten_names([html.unescape(name) for name in names], longest), strict=True))
+    least_columns = 1
+    if len(names) > MOST_LINES:
+        is_narrow = (room / LEGEND_COLUMNS - SMALL_ENTRY) / wide_letter < ENOUGH_LETTERS
+        least_columns = LEGEND_COLUMNS - 1 if is_narrow else LEGEND_COLUMNS
+    shortened = names
+    for columns in range(LEGEND_COLUMNS, least_columns - 1, -1):
+        longest = max(int((room / columns - SMALL_ENTRY) / wide_letter), LEAST_LETTERS)
+        shortened = shorten_names([html.unescape(name) for name in names], longest)
+        if "".join(shortened).count("…") == "".join(names).count("…"):
+            break
+    short_names = dict(zip(names, shortened, strict=True))
     for trace in figure.data:
-        trace.name = shortened.get(trace.name, trace.name)
+        trace.name = short_names.get(trace.name, trace.name)
     domains = {axis.domain for axis in figure.select_xaxes() if axis.domain}
     titles = [each for each in figure.layout.annotations if _names_panel(each) and not MARK.search(each.text or "")]
     of_titles = [(start, end) for start, end in domains if any(start <= each.x <= end for each in titles if each.text)]

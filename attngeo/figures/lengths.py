@@ -37,7 +37,10 @@ def parse_length(name: str, least: float, most: float, length: Any) -> Any:
         length = _shorten(float(parts[1]))
     if not least <= to_pixels(length) <= most:
         points = f"{least / PAPER['pt']:,.12g}pt to {most / PAPER['pt']:,.12g}pt"
-        raise UsageError(f"${name} is {length!r:.60}, expected {least:,} to {most:,} pixels ({points})", name)
+        text = f"${name} is {length!r:.60}, expected {least:,} to {most:,} pixels ({points})"
+        if not is_on_paper(length):
+            text += "; a number without a unit is in pixels, others have theirs: 3.4in, 8.6cm, 86mm, 245pt or 600px"
+        raise UsageError(text, name)
     return length
 
 

@@ -33,14 +33,18 @@ from attngeo.scores.summary import QUARTILES, statistic, summarise
 MOST_LABELLED = 20
 # Characters of a name beside its point.
 NAME_LENGTH = 28
-# Pixels: the type of a label, its letter and its line, and half of a point.
-LABEL, LETTER, LINE, MARKER = 11, 6.0, 13.0, 6.0
-# Labels have room in a panel of this size, so that they have it in most figures, too.
-PANEL = (450.0, 150.0)
-# Where a label is beside its point → the direction to the right, and down.
+# Pixels: the type of a label, its letter and its line, and half of a point with the gap between it and its label.
+LABEL, LETTER, LINE, MARKER = 11, 6.0, 13.0, 8.0
+# What keeps a label readable over the published points: white around its letters. A .pdf image would have a blurred one
+# as pixels.
+HALO = ", ".join(f"{x}px {y}px #FFFFFF" for x in (-1, 1) for y in (-1, 1))
+# Points of a figure that is 3.4 inches wide are on such an area, in pixels of its smaller type. Labels that have room
+# there have it in larger figures, too.
+PANEL = (280.0, 80.0)
+# Where a label is beside its point → the direction to the right, and down. Bars are above and below the point.
 POSITIONS = {
-    "middle right": (1, 0), "middle left": (-1, 0), "top center": (0, -1), "bottom center": (0, 1),
-    "top right": (1, -1), "bottom right": (1, 1), "top left": (-1, -1), "bottom left": (-1, 1),
+    "middle right": (1, 0), "middle left": (-1, 0), "top right": (1, -1), "bottom right": (1, 1), "top left": (-1, -1),
+    "bottom left": (-1, 1), "top center": (0, -1), "bottom center": (0, 1),
 }  # fmt: skip
 
 Point = tuple[float, float]
@@ -88,7 +92,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
     _add_measured(figure, summary[summary["parameters"].notna()], options.score)
     add_chance_line(figure, options.score)
     figure.update_layout(
-        xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
+        xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": _choose_steps(figure)},
         yaxis={"title": axis_title_of(options.score)},
         legend=BELOW,
     )
@@ -102,6 +106,18 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
         details.append("models of both conventions, corrected and published")
     title = f"median {label_of(options.score)} of {name_form(rows)} over layers against the number of parameters"
     return finish_figure(figure, title, "; ".join(details))
+
+
+def _choose_steps(figure: go.Figure) -> int | str | None:
+    """The ticks of the axis of sizes: powers of ten if there are two or more, otherwise 2 and 5 between them, too.
+
+    Plotly chooses them in less than a decade.
+    """
+    sizes = np.concatenate([np.asarray(trace.x, dtype=float) for trace in figure.data])
+    decades = math.log10(sizes.max() / sizes.min())
+    if decades >= 2:
+        return 1
+    return "D2" if decades >= 1 else None
 
 
 def _list_conventions(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
@@ -197,7 +213,7 @@ def _add_stacks(figure: go.Figure, stacks: pd.DataFrame, score: str, name: str) 
         mode="markers+text" if is_labelled else "markers",
         text=list(stacks["label"]) if is_labelled else None,
         textposition=list(stacks["position"]) if is_labelled else None,
-        textfont={"size": LABEL},
+        textfont={"size": LABEL, "shadow": HALO},
         cliponaxis=False,
         name=name,
         marker={"color": ROLES.get(role, OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
@@ -308,6 +324,6 @@ def _surround(point: Point, width: float, towards: tuple[int, int]) -> Box:
 
 
 def _has_room(label: Box, around: Sequence[Box]) -> bool:
-    """Whether a label is between the sides of the panel, and covers nothing."""
-    is_inside = label.left >= -MARKER and label.right <= PANEL[0] + MARKER
+    """Whether a label is between the sides of the panel, which are further out than the points, and covers nothing."""
+    is_inside = label.left >= -2 * MARKER and label.right <= PANEL[0] + 2 * MARKER
     return is_inside and not any(label.overlaps(box) for box in around)

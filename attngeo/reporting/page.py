@@ -89,7 +89,7 @@ def _read_file(name: str) -> str:
 def _fill_cells(table: ReportTable) -> dict[str, Any]:
     """What the page shows of a table: texts, each with the attribute of its side."""
     rows = table.rows.head(MOST_ROWS)
-    shown = format_for_people(rows, DIGITS, separated=True)
+    shown = format_for_people(rows, DIGITS)
     are_numeric = numeric_columns(rows, shown)
     sides = [Markup("" if numeric else ' class="text"') for numeric in are_numeric]
     cells = []

@@ -33,6 +33,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
+from attngeo.tables.labels import ALL_MODELS, list_named
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     _require_sources(spec, tables, others, is_single=len(sources) == 1)
     rows = _read_inputs(spec, tables, others, options, session)
     where, of_published = spec.split_where(options)
-    rows = filter_rows(rows, where, THE_TABLE)
+    all_models = list_named(rows)
+    rows = filter_rows(rows, where, THE_TABLE).assign()
+    rows.attrs[ALL_MODELS] = all_models
     if spec.source in OF_MODELS:
         refuse_repeated(rows)
         beside = []

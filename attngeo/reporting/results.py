@@ -269,7 +269,7 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     label = label[0].upper() + label[1:]
     if block.model is None:
         rows = _select_rows(block, collected)
-        options, labels = _split_labels(block, list_named(rows), collected)
+        options, labels = _split_labels(block, list_named(collected.find(str(block.of))), collected)
         figures = _draw_variants(block, name_models(rows, labels), options)
         file = collected.files[str(block.of)]
         caption = f"{label} ({block.of})" if len(collected.files) > 1 else label

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The columns, and the entries of `attrs`, that name a model.
 NAMING = ("model", "other", "candidate")
+# The entry of `attrs` that lists the models of a table before rows were selected: labels of the others are no mistake.
+ALL_MODELS = "all_models"
 
 
 def parse_labels(labels: Any) -> Mapping[str, str]:
@@ -118,7 +120,10 @@ def _find_reference(reference: str, name: str, known: Collection[str]) -> tuple[
 
 
 def list_named(*tables: pd.DataFrame) -> list[str]:
-    """The models that some tables name: in their columns, or the one that a table without such a column is about."""
+    """The models that some tables name: in their columns, or the one that a table without such a column is about.
+
+    Those of rows that were left out of a table are among them, if its `attrs` list them.
+    """
     names: list[str] = []
     for table in tables:
         columns = [column for column in NAMING if column in table]
@@ -126,6 +131,7 @@ def list_named(*tables: pd.DataFrame) -> list[str]:
             names += map(str, table[column].dropna().unique())
         if not columns and isinstance(table.attrs.get("model"), str):
             names.append(table.attrs["model"])
+        names += table.attrs.get(ALL_MODELS, ())
     return [*dict.fromkeys(names)]
 
 

@@ -15,8 +15,6 @@ from attngeo.tables.files import atomic_write, check_writable
 if TYPE_CHECKING:
     import pandas as pd
 
-# Digits of scores in tables for people; files for programs have all digits.
-DIGITS = 6
 # The entry of `attrs` that lists the columns of a user's own file: a file that is written has their texts as they are.
 AS_WRITTEN = "as_written"
 STYLE = (
@@ -34,9 +32,11 @@ LATEX = {
     "|": r"\textbar{}", "\u2192": r"$\rightarrow$", "\u2212": r"$-$", "\u2026": r"\dots{}", "\u00b7": r"$\cdot$",
 }  # fmt: skip
 # The format of columns whose meaning asks for fewer digits: standard deviations from chance, shares of random draws.
-LATEX_FORMS = {"z": ".1f", "p_value": ".2g"}
+FORMS = {"z": ".1f", "p_value": ".2g"}
 # Decimals of other columns of numbers, and the digits of the largest number of a column whose numbers are larger.
 DECIMALS, LARGEST_DIGITS = 3, 4
+# Digits of the numbers of a user's own columns, and of columns that have texts, too.
+OWN_DIGITS = 6
 # A small number of a column is still seen with so many digits.
 SMALLEST_DIGITS = 2
 MISSING_IN_LATEX = "--"
@@ -76,8 +76,8 @@ def _records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
     return values.where(values.notna(), None).to_dict("records")
 
 
-def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
-    """A Markdown table; scores have `digits` digits."""
+def to_markdown(frame: pd.DataFrame, digits: int | None = None) -> str:
+    """A Markdown table, with numbers as in `format_for_people`."""
     shown = format_for_people(frame, digits)
     sides = []
     for name, is_numeric in zip(shown.columns, numeric_columns(frame, shown), strict=True):
@@ -106,8 +106,8 @@ def to_latex(frame: pd.DataFrame) -> str:
         group = _take_quartiles(names)
         is_numeric = frame[group[0]].dtype.kind in "iuf"
         sides += "r" if is_numeric else "l"
-        show = _choose_latex_form(str(group[0]), frame[group]) if is_numeric else _show_text
-        texts = [_show_column(frame[name], show) for name in group]
+        form = choose_form(str(group[0]), frame[group]) if is_numeric else ""
+        texts = [_show_column(frame[name], form) for name in group]
         if len(group) == 1:
             columns.append(texts[0])
             heads.append(str(group[0]).replace("_", " "))
@@ -122,11 +122,15 @@ def to_latex(frame: pd.DataFrame) -> str:
     return "\n".join([*top, f"\\begin{{tabular}}{{{sides}}}", *body, "\\end{tabular}", ""])
 
 
-def _show_column(values: pd.Series, show: Callable[[Any], str]) -> list[str]:
-    """The cells of a column."""
-    return [
-        MISSING_IN_LATEX if is_missing else show(value) for value, is_missing in zip(values, values.isna(), strict=True)
-    ]
+def _show_column(values: pd.Series, form: str) -> list[str]:
+    """The cells of a column in LaTeX. form: of its numbers, "" for texts."""
+    cells = []
+    for value, is_missing in zip(values, values.isna(), strict=True):
+        if is_missing:
+            cells.append(MISSING_IN_LATEX)
+        else:
+            cells.append(_set_number(f"{value:{form}}") if form else _show_text(value))
+    return cells
 
 
 def _show_text(value: object) -> str:
@@ -163,18 +167,19 @@ def _join_latex(cells: Sequence[str]) -> str:
     return f"{'{}' if row.startswith(('[', '*')) else ''}{row} \\\\"
 
 
-def _choose_latex_form(name: str, values: pd.DataFrame) -> Callable[[Any], str]:
-    """How the numbers of a column are shown, or of some that are alike; name: of the first."""
+def choose_form(name: str, values: pd.DataFrame) -> str:
+    """The format of the numbers of a column for people, or of some columns that are alike; name: of the first."""
     if values[values.columns[0]].dtype.kind in "iu":
-        return lambda value: _set_number(f"{int(value):,}")
-    form = LATEX_FORMS.get(name) or (LATEX_FORMS["z"] if name.endswith("_z") else "")
-    if not form:
-        sizes = values.to_numpy("float64", na_value=math.nan).ravel()
-        largest = max((abs(size) for size in map(float, sizes) if abs(size) < math.inf), default=0.0)
-        place = math.floor(math.log10(largest)) if largest > 0 else 0
-        decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
-        form = f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"
-    return lambda value: _set_number(f"{value:{form}}")
+        return ","
+    if name.endswith("_z"):
+        name = "z"
+    if name in FORMS:
+        return FORMS[name]
+    sizes = values.to_numpy("float64", na_value=math.nan).ravel()
+    largest = max((abs(size) for size in map(float, sizes) if abs(size) < math.inf), default=0.0)
+    place = math.floor(math.log10(largest)) if largest > 0 else 0
+    decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
+    return f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"
 
 
 def _set_number(text: str) -> str:
@@ -236,16 +241,22 @@ def _escape_html(text: object) -> str:
     return html.escape(printable(text))
 
 
-def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = False) -> pd.DataFrame:
-    """The frame as text: scores have `digits` digits, missing values are empty, empty columns are left out.
+def format_for_people(frame: pd.DataFrame, digits: int | None = None) -> pd.DataFrame:
+    """The frame as text: missing values are empty, empty columns are left out, and whole numbers have commas.
 
-    separated: whole numbers have commas between thousands.
+    digits: of other numbers. By default, all of a column have the same decimals, as many as in `to_latex`. A user's own
+    columns have no commas: their whole numbers may be years.
     """
+    own = frame.attrs.get(AS_WRITTEN, ())
     columns = {}
     for name in frame.columns:
         values = frame[name]
+        form = f".{digits or OWN_DIGITS}g"
+        if digits is None and values.dtype.kind in "iuf" and name not in own:
+            form = choose_form(str(name), frame[[name]])
+        separator = "" if name in own else ","
         texts = [
-            "" if is_missing else printable(_format_value(value, digits, separated))
+            "" if is_missing else printable(_format_value(value, form, separator))
             for value, is_missing in zip(values, values.isna(), strict=True)
         ]
         if any(texts):
@@ -258,11 +269,12 @@ def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
-def _format_value(value: object, digits: int, separated: bool) -> str:
+def _format_value(value: object, form: str, separator: str) -> str:
+    """A value as text. form: of numbers that are not whole, whose zero has no sign. separator: of thousands."""
     if isinstance(value, float):
-        return f"{value:.{digits}g}"
-    if separated and isinstance(value, Integral) and not isinstance(value, bool):
-        return f"{value:,}"
+        return f"{value:z{form}}"
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return f"{value:{separator}}"
     return str(value)
 
 

@@ -20,7 +20,7 @@ from support.browser import needs_browser
 from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
-from attngeo.bounds.names import in_utf8
+from attngeo.bounds.names import escape_markdown, in_utf8
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.reporting.report import build_report
@@ -196,9 +196,24 @@ def test_texts_of_csv_are_those_of_the_tokens_though_a_spreadsheet_may_compute_t
     assert list(pd.read_csv(tmp_path / "tokens.csv")["token"]) == tokens
 
 
-def test_markdown_writes_numbers_as_they_are() -> None:
-    assert "1e+07" in to_markdown(pd.DataFrame({"norm": [1e7], "name": ["1e+07"]}))
-    assert r"1e\+07" in to_markdown(pd.DataFrame({"norm": [1e7], "name": ["1e+07"]}))
+def test_markdown_writes_texts_that_look_like_numbers_as_they_are() -> None:
+    assert "| 10000000 | 1e+07  |" in to_markdown(pd.DataFrame({"norm": [1e7], "name": ["1e+07"]}))
+
+
+@pytest.mark.parametrize(
+    "name", ["model_type", "org/name@step10", "##haps", "a (b)", "a+b!", "c#", "_em_", "__b__", "a_ b_", "+ a", "# a",
+             "#12", "![a](b)", "[a](b)", "@someone", "a@b.org", "$x_1$", "*a*", "~~a~~", "`a`", "a|b", "é_ü", "a__b__c"]
+)  # fmt: skip
+def test_a_name_in_markdown_is_shown_letter_for_letter(name: str) -> None:
+    """Where it stands in a table, in a list and in a heading; GitHub adds mentions, numbers of issues and formulas."""
+    escaped = escape_markdown(name)
+    for text in (f"| head |\n|:--|\n| {escaped} |", f"- {escaped}", f"# {escaped}"):
+        inline = [child for token in MARKDOWN.parse(text)[-8:] for child in token.children or []]
+        assert {token.type for token in inline} <= {"text", "text_special"}
+        assert "".join(token.content for token in inline) == name
+    assert not re.search(r"(?<!\w)@|@\w+\.|(?<!\\)\$|(?<!\\|\w)#\d", re.sub(r"&#\d+;", "", escaped))
+    if name in ("model_type", "org/name@step10", "##haps", "a (b)", "a+b!", "é_ü"):
+        assert escaped == name  # for readers of the file itself
 
 
 def test_an_error_stays_short_with_its_escapes(inside: Command, tmp_path: Path) -> None:

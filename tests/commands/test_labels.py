@@ -80,6 +80,17 @@ def test_a_label_of_no_model_is_refused(command: list[str], inside: Run, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", [["--stack", "decoder"], ["--where", "model=demo:decoder"]])
+def test_a_label_of_a_model_that_is_not_drawn_is_no_mistake(option: list[str], inside: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    done = inside("plot", "layers", *BOTH, *LABELS, *option, "-o", path, "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(path.read_text())["layout"]["title"]["text"].startswith("Dec: ")
+    mistaken = inside("plot", "layers", *BOTH, *option, "--label", "demo:encodr=A", "-o", path)
+    assert_fails(mistaken, 2)
+    assert_states(mistaken.stderr, "demo:encodr", "demo:encoder")
+
+
 def test_a_kind_without_models_has_no_labels(inside: Run) -> None:
     done = inside("plot", "training", "run", "--label", "a=A", "-o", "a.json")
     assert done.returncode == 2

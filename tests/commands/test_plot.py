@@ -83,6 +83,9 @@ def test_a_size_on_paper_reaches_the_figure(inside: Run, tmp_path: Path) -> None
     models = ["demo:minilm", "demo:encoder", "demo:decoder"]
     higher = inside("plot", "heatmap", *models, "--width", "3.4in", "--height", "2.4in", "-o", tmp_path / "a.html")
     assert_states(higher.stderr, "2.4in", "3.72in high")
+    # The height that a width on paper, or the kind, gives is no less an answer to the question.
+    higher = inside("plot", "heatmap", *models, "--width", "86mm", "-o", tmp_path / "a.html")
+    assert_states(higher.stderr, "60.2mm", "94.5mm high")
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])

@@ -81,7 +81,9 @@ def test_rows_for_programs_and_selected_rows(inside: Command, model: Path) -> No
 def test_models_without_rotary_embeddings_are_ranked_by_the_kernel(inside: Command) -> None:
     run = inside("positions", "demo:decoder")
     assert run.returncode == 0
-    assert "heads with the largest κ(1) above κ(0), κ(2) and κ(3)" in run.stdout
+    assert "heads with the largest previous token: κ(1) above κ(0), κ(2) and κ(3)" in run.stdout
+    assert run.stdout.count(" previous token ") == 2
+    assert "excess" not in run.stdout
     assert "128 positions of bert.embeddings.position_embeddings.weight" in run.stderr
     rows = measure("demo:decoder")
     best = rows.loc[rows["previous_token"].idxmax()]

@@ -54,10 +54,45 @@ def test_a_small_figure_has_small_type_and_short_names_below(rows: pd.DataFrame)
     assert fitted.layout.font.size == SMALL
     assert (fitted.layout.legend.orientation, fitted.layout.legend.y) == ("h", 0)
     names = {trace.name for trace in fitted.data if trace.name}
-    assert len(names) == 3
-    assert max(map(count_letters, names)) <= 34
+    # Two of these names have no room beside each other, and they are long: a line each, without the organisation.
+    assert {name.partition("…")[0] for name in names} == {"a-mode"}
     assert {name[-1] for name in names} == {"0", "1", "2"}
+    assert max(map(count_letters, names)) * LETTER * SMALL <= 600 - 50 - 40
     assert fitted.layout.yaxis.title.text == "symmetry"  # its ends are longer than the panel is high
+
+
+@pytest.mark.parametrize("width", [326.4, 672])
+def test_a_few_names_of_a_legend_are_whole(rows: pd.DataFrame, width: float) -> None:
+    own = one_model(rows, "demo:encoder")
+    for count, name in ((4, "a model of forty letters, symmetric"), (8, "encoder (mlm), symmetric")):
+        models = [f"{name} {number}" for number in range(count)]
+        figure = draw_layers(pd.concat([own.assign(model=model) for model in models]), OPTIONS)
+        fitted = fit_figure(figure.update_layout(width=width, height=300))
+        assert [trace.name for trace in fitted.data if trace.name and trace.showlegend] == models
+    figure = draw_layers(pd.concat([own.assign(model=f"{name} {number}") for number in range(9)]), OPTIONS)
+    fitted = fit_figure(figure.update_layout(width=326.4, height=300))
+    assert all("…" in trace.name for trace in fitted.data if trace.name)
+
+
+def test_the_details_of_a_title_are_in_lines_of_their_own_type() -> None:
+    text = "the title<br><sup>" + "details of what is shown " * 5 + "</sup>"
+    for width in (326, 1000):
+        fitted = fit_figure(go.Figure(go.Scatter(x=[1], y=[1]), layout={"width": width, "title": text}))
+        title = fitted.layout.title
+        assert title.text == "the title"
+        assert title.subtitle.font.size == pytest.approx(0.7 * title.font.size)
+        lines = title.subtitle.text.split("<br>")
+        assert max(map(count_letters, lines)) * LETTER * title.subtitle.font.size <= width
+        assert (len(lines) > 1) == (width == 326)
+        assert fitted.layout.margin.t >= 1.3 * (title.font.size + len(lines) * title.subtitle.font.size)
+
+
+def test_a_scale_of_colours_is_not_higher_than_a_small_figure() -> None:
+    scale = {"colorbar": {"lenmode": "pixels", "len": 260, "y": 1, "yanchor": "top"}}
+    figure = go.Figure(go.Heatmap(z=[[0, 1]], coloraxis="coloraxis"), layout={"coloraxis": scale, **SMALL_SIZE})
+    bar = fit_figure(figure).layout.coloraxis.colorbar
+    assert (bar.lenmode, bar.len, bar.yanchor) == ("fraction", 1, "middle")
+    assert fit_figure(figure.update_layout(width=1000, height=600)).layout.coloraxis.colorbar.len == 260
 
 
 @pytest.mark.parametrize(("count", "make"), [(12, draw_heads), (13, draw_layers), (12, draw_heatmap)])
@@ -135,5 +170,12 @@ def test_ticks_of_a_small_figure_are_not_over_each_other() -> None:
     fitted = fit_figure(figure)
     assert list(fitted.layout.yaxis.tickvals) == [0, 8, 16]
     assert 3 < len(fitted.layout.xaxis.tickvals) < 24
+    names = [f"token {number}" for number in range(24)]
+    figure.update_xaxes(ticktext=names, tickangle=-90)
+    figure.update_yaxes(ticktext=names)
+    named = fit_figure(figure)
+    assert list(named.layout.yaxis.ticktext) == ["token 0", "token 8", "token 16"]
+    assert list(named.layout.xaxis.ticktext) == [names[tick] for tick in named.layout.xaxis.tickvals]
+    assert 3 < len(named.layout.xaxis.ticktext) * 1.3 * SMALL <= 326 - 50
     figure.update_layout(width=1000, height=600)
     assert len(fit_figure(figure).layout.yaxis.tickvals) == 24

@@ -85,6 +85,8 @@ def test_vectors_are_maps_of_items_and_numbers_for_each_head() -> None:
     np.testing.assert_allclose(maps["x5", "y5"].z, [[10, 10.1, 10.2], [11, 11.1, 11.2]], rtol=1e-6)  # key, head 1
     np.testing.assert_allclose(maps["x", "y"].z, [[0, -0.1, -0.2], [-1, -1.1, -1.2]], rtol=1e-6)  # query, head 0
     assert list(figure.layout.yaxis.ticktext) == ["tea", "&lt;b&gt;"]
+    assert figure.layout.xaxis.showticklabels is False  # those of the lowest panels are for all
+    assert figure.layout.xaxis4.showticklabels is not False
     assert figure.layout.coloraxis.cmax == -figure.layout.coloraxis.cmin == pytest.approx(11.2)
     keys = attngeo.plot("item-vectors", rows, where={"vector": "key"})
     assert len(keys.data) == 2

@@ -36,10 +36,14 @@ def test_other_texts_are_refused_with_the_units(length: object) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("length", ["1in", 99, "74pt", "200in", 10_001])
+@pytest.mark.parametrize("length", ["1in", 99, "74pt", "200in", 10_001, 3.4])
 def test_lengths_outside_the_limits_are_refused_with_these(length: object) -> None:
     with pytest.raises(UsageError, match=r"width is .* 100 to 10,000 pixels \(75pt to 7,500pt\)"):
         parse(length)
+    with pytest.raises(UsageError) as raised:
+        parse(length)
+    is_bare = not isinstance(length, str)
+    assert ("without a unit is in pixels" in str(raised.value)) == is_bare
     for allowed in (100, 10_000, "75pt", "7500pt"):
         assert parse(allowed) == allowed
 

@@ -84,9 +84,26 @@ def test_models_whose_names_would_cover_each_other_are_numbered(rows: pd.DataFra
     assert points.text is None
 
 
+def test_the_axis_has_two_ticks_or_more_and_numbers_stand_beside_their_points(rows: pd.DataFrame) -> None:
+    own = one_model(rows, "demo:encoder")
+    sizes = {name: own.assign(model=name, parameters=size) for name, size in zip("abcd", (2, 5, 40, 300), strict=True)}
+
+    def choose(*names: str) -> object:
+        return draw_sizes(pd.concat([sizes[name] for name in names]), published_scores(), ALONE).layout.xaxis.dtick
+
+    assert choose("a", "b", "c", "d") == 1  # 10 and 100
+    assert choose("a", "c") == "D2"  # of 2 and 40, a power of ten may be the only one
+    assert choose("a", "b") is choose("a") is None
+    close = [own.assign(model=f"organisation/model-{n}", parameters=(10 + 3 * n) * 10**6) for n in range(8)]
+    traces = draw_sizes(pd.concat(close), published_scores(), ALONE).data
+    assert [(trace.text[0], trace.textposition[0]) for trace in traces] == [
+        (str(number), "middle right") for number in range(1, 9)
+    ]
+
+
 def test_labels_cover_neither_labels_nor_points() -> None:
     draw = np.random.default_rng(0)
-    for count in (2, 5, 9):
+    for count in (2, 5, 7):
         points = [(float(x), float(y)) for x, y in draw.uniform((0, 0), PANEL, (count, 2))]
         positions = place_labels(points, [40.0] * count)
         assert positions is not None
@@ -95,9 +112,9 @@ def test_labels_cover_neither_labels_nor_points() -> None:
             others = points[:number] + points[number + 1 :]
             assert not any(label.overlaps(other) for other in labels[number + 1 :])
             assert not any(label.overlaps(Box(x - MARKER, y - MARKER, x + MARKER, y + MARKER)) for x, y in others)
-            assert label.left + MARKER >= 0
-            assert label.right <= PANEL[0] + MARKER
-    assert place_labels([(0.0, 0.0), (300.0, 0.0)], [40.0, 40.0]) == ["middle right", "middle right"]
+            assert label.left + 2 * MARKER >= 0
+            assert label.right <= PANEL[0] + 2 * MARKER
+    assert place_labels([(0.0, 0.0), (200.0, 0.0)], [40.0, 40.0]) == ["middle right", "middle right"]
     assert place_labels([(PANEL[0], 0.0)], [40.0]) == ["middle left"]
     close = [(100.0, 75.0), (118.0, 75.0)]  # a label between them would cover the edge of a point
     assert place_labels(close, [10.0, 10.0]) == ["middle left", "middle right"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attngeo.tables.write import escape_latex, to_latex
+from attngeo.tables.write import AS_WRITTEN, escape_latex, to_html, to_latex, to_markdown
 
 DOCUMENT = r"""
 \documentclass[twocolumn]{article}
@@ -42,6 +42,18 @@ def test_a_table_is_a_tabular_of_booktabs_with_numbers_on_the_right() -> None:
     assert lines[5] == r"a\_b & 0 & 0.250 \\"
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert len(lines) == 60 + 7
+
+
+def test_markdown_and_pages_have_the_digits_of_latex_but_a_user_s_own_columns_their_own() -> None:
+    frame = pd.DataFrame({"model_type": ["a_b", "c"], "symmetry": [0.4050839, -0.0004], "parameters": [22_713_216, 7]})
+    *_, first, second = to_markdown(frame).splitlines()
+    assert [cell.strip() for cell in first.split("|")] == ["", "a_b", "0.405", "22,713,216", ""]
+    assert [cell.strip() for cell in second.split("|")] == ["", "c", "0.000", "7", ""]
+    assert "| model_type " in to_markdown(frame)
+    assert "<td>0.405</td>" in to_html(frame)
+    own = pd.DataFrame({"year": [2023], "price": [1.23456]})
+    own.attrs = {AS_WRITTEN: ["year", "price"]}
+    assert to_markdown(own).splitlines()[-1] == "|   2023 | 1.23456 |"
 
 
 @pytest.mark.parametrize(
