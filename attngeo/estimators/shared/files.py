@@ -27,6 +27,7 @@ from attngeo.estimators.shared.cells import (
     BOOLEANS,
     CODE,
     WHOLE,
+    find_marks,
     parse_numbers,
     read_like_numbers,
     read_numbers,
@@ -380,12 +381,13 @@ def _read_numerals(
     1,000 and 16.022 are numbers of two forms, of which another column or the separator tells the right one.
     written: the cells of columns that pandas reads as numbers. texts: columns that stay texts.
     """
-    columns = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
+    strings = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
+    columns = [*strings]
     fractions = [str(name) for name in frame.columns if frame[name].dtype.kind == "f"]
     columns += [find_forms(written[name].where(frame[name].notna()), is_read=True) for name in fractions]
     columns = [column for column in columns if column.forms]
     mark = form.decimal or find_mark(columns, "," if form.separator == ";" else None)
-    notes = []
+    notes = [*_describe_marks(column.texts for column in strings if not column.forms)]
     for column in columns:
         cells = column.texts.dropna()
         shown = f"column {column.name!r:.60}: {cells.iloc[0]!r:.40}"
@@ -399,8 +401,21 @@ def _read_numerals(
             notes.append(f"{shown} is no number with decimal mark {mark}, so that all cells are categories")
         elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
-            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals})")
+            advice = "; --decimal sets it" if column.is_unclear and form.decimal is None else ""
+            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
     return frame, notes
+
+
+def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
+    """Notes of columns of texts in which some numbers have a decimal comma, and others a decimal point."""
+    for column in columns:
+        marked = find_marks(column)
+        if all(cells.any() for cells in marked):
+            words = []
+            for cells, mark in zip(marked, ("comma", "point"), strict=True):
+                row = int(cells.argmax())
+                words.append(f"{cells.sum():,} with a decimal {mark}, such as {column.iloc[row]!r:.40} in row {row + 1}")
+            yield f"column {column.name!r:.60} has numbers of two forms: {words[0]}; {words[1]}; write all alike"
 
 
 def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:

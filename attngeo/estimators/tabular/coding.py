@@ -219,6 +219,12 @@ class ColumnCoding:
             edges = np.array(self.edges).astype(kind)
         return int(column.isin(edges[np.isfinite(edges)]).sum())
 
+    def find_unseen(self, column: pd.Series[Any]) -> np.ndarray:
+        """The numbers of the rows whose cell is there and has no category; none for a column of numbers."""
+        if self.edges is not None:
+            return np.array([], dtype=int)
+        return np.flatnonzero((find_values(column, self.values) == UNKNOWN) & column.notna().to_numpy())
+
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
         return list(self.decode(np.arange(self.size)))
@@ -345,6 +351,14 @@ class TableCoding:
                 unread = coding._refuse_unread(column, read_like_numbers(column))
                 if unread:
                     yield f"column {coding.name!r:.60}: {unread}"
+            unseen_rows = coding.find_unseen(column) if unseen != "error" else []
+            if len(unseen_rows):
+                row = int(unseen_rows[0])
+                outcome = "are a category of their own" if unseen == "category" else "count as missing"
+                yield (
+                    f"column {coding.name!r:.60}: {len(unseen_rows):,} of {column.count():,} cells are no category of "
+                    f"the training rows, such as {show_value(column.iloc[row])} in row {row + 1}, and {outcome}"
+                )
             uncertain = coding.count_uncertain(column)
             if uncertain:
                 yield (

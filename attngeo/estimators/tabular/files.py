@@ -13,7 +13,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_numbers, show_value
+from attngeo.estimators.shared.cells import read_like_numbers, read_numbers, show_value
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
@@ -211,7 +211,9 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
     for name, count in find_free_texts(frame):
         if name not in kept:
             what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-            progress(Progress("note", f"{path}: {what}; --drop leaves it out"))
+            is_read = np.isfinite(read_like_numbers(frame[name].dropna())).all()
+            advice = f"--column-type {name}:number makes numbers of them" if is_read else "--drop leaves it out"
+            progress(Progress("note", f"{path}: {what}; {advice}"))
     return frame
 
 

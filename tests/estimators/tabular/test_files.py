@@ -352,6 +352,34 @@ def test_free_texts_are_noted(tmp_path: Path) -> None:
     assert notes_of(lambda progress: fit_own_table(path, kept, progress)) == []
 
 
+def test_numbers_with_points_and_commas_are_noted_beside_the_option_that_reads_both(tmp_path: Path) -> None:
+    cells = [f"{row},5" if row % 4 else f"{row}.5" for row in range(38)] + ["0.5", "0.5"]
+    path = str(tmp_path / "rows.csv")
+    pd.DataFrame({"size": cells, "shop": ["s", "m"] * 20, "y": ["u", "v"] * 20}).to_csv(path, index=False)
+    options = FitOptions(target="y", methods="lr", device="cpu")
+    forms, texts = notes_of(lambda progress: fit_own_table(path, options, progress))
+    assert_states(forms, path, "'size'", "28 with a decimal comma", "'1,5' in row 2", "12 with a decimal point", "row 1")
+    assert_states(texts, "'size'", "--column-type size:number")
+
+
+def test_what_is_unlike_the_training_rows_is_noted_at_prediction(tmp_path: Path) -> None:
+    """Texts that are new, by column, and what becomes of them and of dates in another form."""
+    days = pd.date_range("2023-01-20", periods=40)
+    table = pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "town": ["Ulm", "Bonn"] * 20, "y": ["u", "v"] * 20})
+    path = str(tmp_path / "t.csv")
+    table.to_csv(path, index=False)
+    fit_own_table(path, FitOptions(target="y", methods="atn", max_epochs=1, device="cpu", save=str(tmp_path / "m")))
+    asked = table.assign(day=days.strftime("%d.%m.%Y")).head(5)
+    asked.loc[[1, 4], "town"] = ["Köln", "Kiel"]
+    asked.loc[2, "town"] = ""
+    asked.to_csv(path, index=False)
+    for unseen, outcome in (("category", "a category of their own"), ("mask", "missing")):
+        options = PredictOptions(unseen=unseen)
+        dates, towns = notes_of(lambda progress: predict_own_table(tmp_path / "m", path, options, progress))  # noqa: B023
+        assert_states(dates, "'day'", "5 of 5", "'2023-01-20'", "'20.01.2023' in row 1 as 2023-01-20")
+        assert_states(towns, "'town'", "2 of 4", "'Köln' in row 2", outcome)
+
+
 def test_whole_numbers_in_bins_are_filled_with_one_of_them() -> None:
     table = pd.DataFrame({"shop": [*range(1, 25)] * 5, "size": ["s", "m"] * 60})
     model = AttentionImputer(max_epochs=1, n_bins=10, random_state=0, device="cpu").fit(table)
