@@ -22,6 +22,7 @@ from attngeo.estimators.efa.sequences import POSITION
 from attngeo.estimators.shared.files import (
     MISSING_TEXTS,
     describe_few_texts,
+    keep_form,
     keep_whole,
     list_texts,
     name_new,
@@ -158,7 +159,8 @@ def predict_file(
     model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
         frame = read_like(model, path, options.missing, options, progress)
-        return predict_own_rows(model, frame, read_written(path, options=options))
+        predicted = predict_own_rows(model, frame, read_written(path, options=options))
+        return keep_form(predicted, frame, path, progress)
 
 
 def predict_own_rows(
@@ -203,13 +205,13 @@ def sample_file(
     if written is None:
         return drawn
     rows = settle_table(written)
-    rows.attrs[AS_WRITTEN] = [*rows.columns]
+    drawn_values = () if model.part_ == "items" else model.options_.families
+    rows.attrs[AS_WRITTEN] = [name for name in rows.columns if name not in drawn_values]
     if model.part_ != "values":
         rows[model.options_.item] = drawn[model.options_.item]
-    if model.part_ != "items":
-        for name in model.options_.families:
-            rows[name] = drawn[name]
-    return rows
+    for name in drawn_values:
+        rows[name] = drawn[name]
+    return keep_form(rows, frame, options.data, progress)
 
 
 def compare_files(

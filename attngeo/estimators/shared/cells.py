@@ -138,10 +138,10 @@ def read_like_numbers(column: pd.Series[Any]) -> np.ndarray:
         is_other = texts.str.fullmatch(COMMA)
         if not with_point.any():
             is_other |= texts.str.fullmatch(POINTS)
-        is_other = is_other.to_numpy(bool)
-        points = texts[is_other].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+        others = is_other.to_numpy(bool)
+        points = texts[others].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
         numbers = numbers.copy()
-        numbers[is_other] = points.str.strip().astype(float)
+        numbers[others] = points.str.strip().astype(float)
     return numbers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime as dt
 import logging
@@ -34,11 +35,12 @@ from attngeo.estimators.shared.cells import (
     show_value,
 )
 from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form, name_separator
-from attngeo.estimators.shared.numerals import LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
+from attngeo.estimators.shared.numerals import DECIMALS, LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
 from attngeo.tables.read import HEAD_BYTES, require_csv_memory
+from attngeo.tables.write import FORM, to_csv
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +130,37 @@ def _read_text(
     if typed:
         written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
     frame = _keep_texts(frame, written, missing, codes)
-    frame, notes = _read_numerals(frame, written, texts, form)
+    frame, mark, notes = _read_numerals(frame, written, texts, form)
+    separator = form.separator if path.suffix.lower() == ".csv" else ","
+    frame.attrs[FORM] = {"separator": separator, "decimal": mark or ".", "encoding": _name_encoding(path, form)}
     for note in (*form.notes, *_describe_lines(frame, form), *notes):
         progress(Progress("note", f"{path}: {note}"))
     return frame
+
+
+def _name_encoding(path: Path, form: FileForm) -> str:
+    """The encoding of a file, for one that is written like it: UTF-8 has a byte order mark only if the file has it."""
+    if form.encoding != UTF8:
+        return form.encoding
+    with path.open("rb") as file:
+        return UTF8 if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else "utf-8"
+
+
+def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: ProgressCallback) -> pd.DataFrame:
+    """The rows themselves, of which a .csv file is written in the form of the file that gave the frame.
+
+    If its encoding lacks a character of theirs, they are written as UTF-8, with a note.
+    """
+    form = dict(frame.attrs.get(FORM, {}))
+    encoding = form.get("encoding", UTF8)
+    try:
+        to_csv(rows).encode(encoding)
+    except UnicodeEncodeError as error:
+        form["encoding"] = "utf-8"
+        what = f"{encoding} lacks {error.object[error.start]!r}, which a text of the model has"
+        progress(Progress("note", f"{path}: {what}; a .csv file is written as UTF-8"))
+    rows.attrs[FORM] = form
+    return rows
 
 
 def read_written(
@@ -224,15 +253,17 @@ def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]
     return repeated.loc[repeated["value"] == repeated["value"].iloc[0], "text"].tolist() if len(repeated) else []
 
 
-def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str]) -> list[str]:
+def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str], mark: str = ".") -> list[str]:
     """Values as the cells of a column are written: by the texts that it has of them.
 
-    A number that the column lacks has the form of its numbers, and as many decimals as all of them have.
+    A number that the column lacks has the form of its numbers, and as many decimals as all of them have. If several
+    forms fit, or none, it has the decimal mark of the file.
 
     Args:
         values: to be written.
         column: the values of the cells, as they are read.
         texts: the cells as they are written.
+        mark: the decimal mark of the file.
     """
     known = pd.DataFrame({"value": column.array, "text": texts.array}, dtype=object).dropna()
     counts = known.value_counts(sort=True).index.to_list()
@@ -243,10 +274,12 @@ def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[s
             booleans.setdefault(BOOLEANS[text.lower()], text)
         elif not isinstance(value, str):
             spelled.setdefault(as_python(value), text)
-    numerals = Numerals(".", ",")
-    for found in find_numerals(list(spelled.values())).values():
-        if found.read(pd.Series(list(spelled.values()))).tolist() == list(spelled):
-            numerals = found
+    numerals = Numerals(mark, DECIMALS[1 - DECIMALS.index(mark)])
+    found = find_numerals(list(spelled.values()))
+    for decimal in sorted(found, key=lambda decimal: decimal != mark):
+        if found[decimal].read(pd.Series(list(spelled.values()))).tolist() == list(spelled):
+            numerals = found[decimal]
+            break
     places = {len(numerals.strip(text).partition(numerals.decimal)[2]) for text in spelled.values()}
     least_places = places.pop() if len(places) == 1 else 0
     written = []
@@ -375,8 +408,8 @@ def _keep_texts(
 
 def _read_numerals(
     frame: pd.DataFrame, written: pd.DataFrame, texts: Collection[str], form: FileForm
-) -> tuple[pd.DataFrame, list[str]]:
-    """The frame with numbers in the columns whose cells are numbers of one form, and notes of these forms.
+) -> tuple[pd.DataFrame, str | None, list[str]]:
+    """The frame with numbers in the columns whose cells are numbers of one form; the decimal mark, and notes of forms.
 
     1,000 and 16.022 are numbers of two forms, of which another column or the separator tells the right one.
     written: the cells of columns that pandas reads as numbers. texts: columns that stay texts.
@@ -403,7 +436,7 @@ def _read_numerals(
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
             advice = "; --decimal sets it" if column.is_unclear and form.decimal is None else ""
             notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
-    return frame, notes
+    return frame, mark, notes
 
 
 def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
@@ -414,7 +447,8 @@ def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
             words = []
             for cells, mark in zip(marked, ("comma", "point"), strict=True):
                 row = int(cells.argmax())
-                words.append(f"{cells.sum():,} with a decimal {mark}, such as {column.iloc[row]!r:.40} in row {row + 1}")
+                example = f"{column.iloc[row]!r:.40} in row {row + 1}"
+                words.append(f"{cells.sum():,} with a decimal {mark}, such as {example}")
             yield f"column {column.name!r:.60} has numbers of two forms: {words[0]}; {words[1]}; write all alike"
 
 

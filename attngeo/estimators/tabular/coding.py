@@ -351,8 +351,8 @@ class TableCoding:
                 unread = coding._refuse_unread(column, read_like_numbers(column))
                 if unread:
                     yield f"column {coding.name!r:.60}: {unread}"
-            unseen_rows = coding.find_unseen(column) if unseen != "error" else []
-            if len(unseen_rows):
+            unseen_rows = coding.find_unseen(column)
+            if unseen != "error" and len(unseen_rows):
                 row = int(unseen_rows[0])
                 outcome = "are a category of their own" if unseen == "category" else "count as missing"
                 yield (

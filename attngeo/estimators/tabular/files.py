@@ -22,6 +22,7 @@ from attngeo.estimators.shared.files import (
     find_few_texts,
     find_index,
     find_left_out,
+    keep_form,
     keep_whole,
     list_texts,
     name_new,
@@ -51,7 +52,7 @@ from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_ta
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import tabulate_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.write import AS_WRITTEN, write_table
+from attngeo.tables.write import AS_WRITTEN, FORM, write_table
 
 # What becomes of dates, for a note.
 PARTS_NOTE = "its days, months, weekdays and hours are columns"
@@ -109,7 +110,7 @@ def predict_own_table(
         predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
         write_table(tabulate_attention(model, frame[names]), Path(options.attention_output))
-    return predicted
+    return keep_form(predicted, frame, path, progress)
 
 
 def impute_own_table(
@@ -127,7 +128,8 @@ def impute_own_table(
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
     report_cells(model, frame, path, progress)
     with naming({"": path}):
-        return impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
+        filled = impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
+        return keep_form(filled, frame, path, progress)
 
 
 def read_tables(
@@ -437,7 +439,9 @@ def impute_rows(
             if name in frame:
                 observed = frame[name]
                 texts = filled.iloc[:, number]
-            values[cells["row"]] = write_like(cells["value"], observed, texts)
+            # An added column has numbers until it is written.
+            mark = frame.attrs.get(FORM, {}).get("decimal", ".") if name in frame else "."
+            values[cells["row"]] = write_like(cells["value"], observed, texts, mark)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
             filled.isetitem(number, complete.array)
