@@ -17,11 +17,13 @@ from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.covariates import describe_times
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
+from attngeo.estimators.efa.measuring import Measured
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
 from attngeo.estimators.shared.files import (
     MISSING_TEXTS,
     describe_few_texts,
+    describe_units,
     keep_form,
     keep_whole,
     list_texts,
@@ -55,7 +57,11 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     frames = _read_tables(paths, options, progress)
     train = frames[TRAINING]
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
-    for note in describe_few_texts(path, train.filter(items=guessed)):
+    measured_columns = [*options.families, *options.coordinates, *options.lags]
+    for note in (
+        *describe_few_texts(path, train.filter(items=guessed)),
+        *describe_units(train.filter(measured_columns)),
+    ):
         progress(Progress("note", f"{path}: {note}"))
     model = ExponentialFamilyAttention(**{name: getattr(options, name) for name in options_of(EfaOptions)})
     with naming(paths):
@@ -92,8 +98,26 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
                     **epochs.get(part, {}),
                 }
             )
+            note = _describe_baseline(table, column or part, measured)
+            if note:
+                progress(Progress("note", note))
     kinds = {"epochs": "Int64", "best_epoch": "Int64", "stopped_early": "boolean"}
     return pd.DataFrame(rows).astype(kinds)
+
+
+def _describe_baseline(table: str, what: str, measured: Measured) -> str:
+    """A note if a baseline without a context predicts the rows of a table better that did not train; "" otherwise."""
+    baselines = {
+        "the distribution that does not see the other rows": measured.without_context,
+        "the frequencies of items that the context lacks": measured.without_repeats,
+    }
+    name = max(baselines, key=lambda baseline: np.nan_to_num(baselines[baseline], nan=-np.inf))
+    if table == "train" or not measured.log_prob < baselines[name]:
+        return ""
+    return (
+        f"{what}, {table}: the model is worse than {name}: its mean log p of a row is {measured.log_prob:.4g}, that of "
+        f"the baseline {baselines[name]:.4g}; its context does not help yet, so fit it to more rows, or longer"
+    )
 
 
 def _read_tables(

@@ -35,7 +35,15 @@ from attngeo.estimators.shared.cells import (
     show_value,
 )
 from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form, name_separator
-from attngeo.estimators.shared.numerals import DECIMALS, LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
+from attngeo.estimators.shared.numerals import (
+    DECIMALS,
+    LARGEST_EXACT,
+    Numerals,
+    find_forms,
+    find_mark,
+    find_numerals,
+    find_unit,
+)
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
@@ -58,6 +66,9 @@ FEW = 10
 TAKEN = "predicted_"
 # A number that Python writes without an exponent.
 DECIMAL = re.compile(r"-?\d+(\.\d+)?")
+# What pandas says of a line with more cells than those before, and of a quotation mark that nothing closes.
+SURPLUS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
+UNCLOSED = re.compile(r"inside string starting at row (\d+)")
 # The name that pandas gives a column without one.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
@@ -133,7 +144,7 @@ def _read_text(
     frame, mark, notes = _read_numerals(frame, written, texts, form)
     separator = form.separator if path.suffix.lower() == ".csv" else ","
     frame.attrs[FORM] = {"separator": separator, "decimal": mark or ".", "encoding": _name_encoding(path, form)}
-    for note in (*form.notes, *_describe_lines(frame, form), *notes):
+    for note in (*form.notes, *_describe_short(path, frame, form), *_describe_lines(frame, form), *notes):
         progress(Progress("note", f"{path}: {note}"))
     return frame
 
@@ -452,6 +463,21 @@ def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
             yield f"column {column.name!r:.60} has numbers of two forms: {words[0]}; {words[1]}; write all alike"
 
 
+def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
+    """A note of rows with fewer cells than there are columns, whose last cells are missing."""
+    if not frame.iloc[:, -1].isna().any():
+        return
+    with path.open(encoding=form.encoding, newline="") as file:
+        for _ in range(form.skipped):
+            file.readline()
+        reader = csv.reader(file, delimiter=form.separator, quoting=form.quoting, skipinitialspace=True)
+        short = [(reader.line_num, len(row)) for row in reader if 0 < len(row) < frame.shape[1]]
+    if short:
+        line, cells = short[0]
+        first = f"line {line} has {cells} of {frame.shape[1]}"
+        yield f"{len(short):,} rows have fewer cells than columns, and their last cells are missing: {first}"
+
+
 def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
     """Notes of cells whose lines look like rows of the table, as those between two lone quotation marks do."""
     last = frame.shape[1] - 1
@@ -503,8 +529,18 @@ def _explain(path: Path) -> Iterator[None]:
         ) from None
     except pd.errors.ParserError as error:
         reason = first_line(error)
-        advice = "; --no-quotes reads quotation marks as they are" if "inside string" in reason else ""
-        raise TableError(f"{path} cannot be read as a table ({reason}){advice}") from None
+        surplus = SURPLUS.search(reason)
+        if surplus:
+            expected, line, count = surplus.groups()
+            problem = f"line {line} has {count} cells, expected {expected}, as the lines before have"
+            advice = "put a text with separators in quotation marks, or correct the line"
+            raise TableError(f"{problem}; {advice}", table=str(path)) from None
+        unclosed = UNCLOSED.search(reason)
+        if unclosed:
+            problem = "a quotation mark opens a cell, and none closes it before the end of the file"
+            advice = "close it, or read quotation marks as they are with --no-quotes"
+            raise TableError(f"{problem}; {advice}", table=str(path), row=int(unclosed[1])) from None
+        raise TableError(f"{path} cannot be read as a table ({reason})") from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
 
@@ -555,6 +591,18 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
         yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
 
 
+def describe_units(frame: pd.DataFrame) -> Iterator[str]:
+    """Notes about columns of texts whose cells are numbers with a unit."""
+    for name in _list_strings(frame):
+        cells = frame[name].dropna()
+        unit = find_unit(cells.unique().tolist())
+        if unit:
+            yield (
+                f"column {name!r:.60}: {cells.iloc[0]!r:.40} is a number with the unit {unit!r}, and so a text; remove "
+                "units from the cells to make numbers of them"
+            )
+
+
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """The columns of numbers among which are a few texts, and how many there are in words, with the first one.
 
@@ -595,8 +643,13 @@ def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
 def _check_header(path: Path, form: FileForm) -> None:
     """Raise TableError if the file is no text, or two columns have one name: pandas would rename the second."""
     with path.open("rb") as file:
-        if form.encoding == UTF8 and b"\0" in file.read(HEAD_BYTES):
-            raise TableError("it is no text, or of another encoding; name it with --encoding", table=str(path))
+        head, found, _ = file.read(HEAD_BYTES).partition(b"\0")
+        if form.encoding == UTF8 and found:
+            problem = (
+                f"line {len((head + found).splitlines())} has a NUL byte, so that the file is no text, or of another "
+            )
+            advice = "encoding; remove the byte, or name the encoding with --encoding"
+            raise TableError(problem + advice, table=str(path))
     header = read_header(path, form)
     unnamed = [str(place) for place, name in enumerate(header, 1) if not name]
     if len(unnamed) > 1:

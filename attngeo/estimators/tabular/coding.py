@@ -98,8 +98,15 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
                 warnings.simplefilter("ignore")
                 check_classification_targets(known.to_numpy())
         except ValueError as error:
+            problem = first_line(error).rstrip(".")
+            numbers = read_numbers(known) if known.dtype.kind == "f" else np.array([0.0])
+            is_fraction = numbers % 1 != 0
+            if np.isfinite(numbers).all() and is_fraction.any():
+                row = int(known.index[is_fraction.argmax()]) + 1
+                example = f"{show_value(known[is_fraction].iloc[0])} in row {row}"
+                problem = f"has fractions, such as {example}, expected the names or numbers of classes"
             raise TableError(
-                f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
+                f"{problem}; use texts or whole numbers, or cut numbers into classes, for "
                 "example with pandas.qcut(y, 4, labels=False)",
                 column=series.name,
             ) from None

@@ -17,6 +17,7 @@ from attngeo.estimators.shared.cells import read_like_numbers, read_numbers, sho
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
+    describe_units,
     find_code,
     find_equal_texts,
     find_few_texts,
@@ -325,6 +326,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
     if Path(path).suffix.lower() in SEPARATORS:
         yield from _describe_codes(frame, {*named})
         yield from _describe_equal(path, frame, options)
+        yield from describe_units(frame.drop(columns=options.target or [], errors="ignore"))
     names = [name for name in frame.columns if frame[name].isna().any()]
     written = read_written(path, names, options) if names and options.missing is None else None
     if written is not None:

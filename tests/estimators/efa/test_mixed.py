@@ -24,6 +24,7 @@ from attngeo.errors import (
     InterruptedTrainingError,
     OutputError,
     TableError,
+    UnknownColumnError,
     UsageError,
 )
 from attngeo.estimators import ExponentialFamilyAttention
@@ -518,8 +519,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     ),
     "outputs of items": ({"part": "items", "output_units": (8,)}, UsageError, ["output_units has no effect"]),
     "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
-    "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
-    "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),
+    "both without values": ({"part": "both"}, UnknownColumnError, ["no column 'value'"]),
+    "both without items": ({"part": "both", "value": VALUES, "item": "film"}, UnknownColumnError, ["no column 'film'"]),
 }  # fmt: skip
 
 

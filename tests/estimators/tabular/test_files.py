@@ -14,7 +14,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, mean_squared_error, recall_score, roc_auc_score
 from support.messages import assert_states, refuses
 
-from attngeo.errors import DataUnavailableError, TableError, UsageError
+from attngeo.errors import DataUnavailableError, TableError, UnknownColumnError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.tabular import measuring
@@ -303,6 +303,9 @@ READ_OTHERWISE = {
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
     "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
+    "units": ("mass", ["1 234 kg", "5,5 kg"] * 20, ["'mass'", "'1 234 kg'", "'kg'", "remove"]),
+    "a currency": ("price", ["303,50 €", "$ 1,20", "9 USD", "1 €"] * 10, ["'price'", "'303,50 €'", "'€'"]),
+    "house numbers": ("house", ["12", "12a", "12b", "13"] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
@@ -447,7 +450,7 @@ def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_pa
         ("", TableError, ["t.csv"]),
         ('a,b\n"1,2\n', TableError, ["t.csv"]),
         ("y\n1\n2\n", TableError, ["'y'", "only"]),
-        ("a,z\n1,2\n2,3\n", TableError, ["'y'", "a, z"]),
+        ("a,z\n1,2\n2,3\n", UnknownColumnError, ["'y'", "a, z"]),
     ],
 )
 def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
@@ -461,6 +464,54 @@ def test_a_first_line_that_is_longer_than_what_is_looked_at_may_have_rows(tmp_pa
     assert list(read_tables(path, FitOptions(target="y")).train_x.columns) == [name]
 
 
+def test_columns_that_options_name_are_wrong_usage(tmp_path: Path) -> None:
+    """So is a name in another case, of which the message has the right one."""
+    path = write_rows(tmp_path)
+    for options, facts in (
+        ({"target": "Y"}, ["'Y'", "did you mean y?"]),
+        ({"target": "y", "column_types": ["SIZE:category"]}, ["'SIZE'", "did you mean size?"]),
+        ({"target": "y", "drop": ["length"]}, ["'length'"]),
+    ):
+        with refuses(UnknownColumnError, path, *facts) as caught:
+            read_tables(path, FitOptions(**options))
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (b"a,b,y\n1,2,3\n4,5,6,7\n", ["line 3 has 4 cells", "expected 3", "quotation marks"]),
+        (b'a,b,y\n1,2,3\n4,"5,6\n7,8,9\n', ["row 2", "quotation mark", "--no-quotes"]),
+        (b"a,b,y\n1,2,3\n4,5\0,6\n", ["line 3", "NUL byte", "--encoding"]),
+    ],
+)
+def test_a_broken_file_is_refused_by_its_line(content: bytes, facts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_bytes(content)
+    with refuses(TableError, path, *facts) as caught:
+        read_own_table(path)
+    assert "tokenizing" not in str(caught.value)
+
+
+def test_rows_with_fewer_cells_than_columns_are_noted(tmp_path: Path) -> None:
+    (note,) = notes_of(lambda bar: read_own_table(write(tmp_path, "a,b,y\n1,2,3\n\n4,5\n6\n7,8,9\n"), progress=bar))
+    assert_states(note, "2 rows", "line 4 has 2 of 3", "missing")
+    assert notes_of(lambda bar: read_own_table(write(tmp_path, "a,b,y\n1,2,\n7,8,9\n"), progress=bar)) == []
+
+
+def test_a_target_of_fractions_is_refused_with_one_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n" + "".join(f"{row % 2},{row / 4}\n" for row in range(40)))
+    with refuses(TableError, "'y'", "0.25 in row 2", "classes", "pandas.qcut") as caught:
+        fit_own_table(path, FitOptions(target="y", methods="lr", test_size=0.1, device="cpu"))
+    assert "classifier" not in str(caught.value)
+
+
+def test_a_kind_that_cells_with_units_lack_is_refused_with_the_unit(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n" + "303 kg,u\n5 kg,v\n" * 20)
+    with refuses(TableError, path, "'a'", "'303 kg'", "unit 'kg'"):
+        read_tables(path, FitOptions(target="y", column_types=["a:number"]))
+
+
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:
     with refuses(DataUnavailableError, tmp_path / "no.csv"):
         read_own_table(tmp_path / "no.csv")
@@ -470,7 +521,7 @@ def test_other_bad_input_is_refused(tmp_path: Path) -> None:
     with refuses(TableError, tmp_path / "rows.xlsx", ".csv"):
         read_own_table(tmp_path / "rows.xlsx")
     path = write_rows(tmp_path)
-    with refuses(TableError, "'sise'", "size"):
+    with refuses(UnknownColumnError, "'sise'", "size"):
         read_tables(path, FitOptions(target="sise"))
     other = write(tmp_path, "size,y\ns,small\n")
     with refuses(TableError, other, "'mass'"):
