@@ -50,7 +50,7 @@ ALIKE = 0.6
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
     """The end of an error about an unknown name: the nearest of the known ones, or `otherwise`, by default all of them.
 
-    A number is near to none.
+    A name that differs in case alone is the nearest. A number is near to none.
 
     >>> advise("heatmp", ["heatmap", "layers"]), advise("x", ["heatmap", "layers"])
     ('did you mean heatmap?', 'expected one of: heatmap, layers')
@@ -59,7 +59,8 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     """
     text = str(name)
     names = [str(known_name) for known_name in known]
-    near = [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
+    near = [known_name for known_name in names if known_name.casefold() == text.casefold()]
+    near += [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
     if not near:
         return otherwise or f"expected one of: {', '.join(names)}"
     nearest = f"{near[0]:.60}"

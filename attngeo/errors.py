@@ -4,6 +4,7 @@
     ├── UsageError                   2   an argument is invalid, or contradicts another
     │   ├── OutputError              2   a result file cannot be written
     │   │   └── FolderInUseError         another process writes the same folder
+    │   ├── UnknownColumnError       2   a table lacks a column that an option names; also a TableError
     │   ├── UnknownOptionError       2   a function has no such option; also a TypeError
     │   └── MissingPackageError      2   a package of an extra is not installed; also a ModuleNotFoundError
     ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
@@ -312,6 +313,10 @@ class TableError(DataError, ValueError):
         if message:
             parts.append(message)
         return shorten(": ".join(parts))
+
+
+class UnknownColumnError(UsageError, TableError):
+    """A table has no column of the name that an option gives. Also a TableError."""
 
 
 class TrainingError(AttnGeoError):

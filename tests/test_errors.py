@@ -23,6 +23,7 @@ from attngeo.errors import (
     CheckpointError,
     MissingPackageError,
     TableError,
+    UnknownColumnError,
     UsageError,
     about,
     build_missing_package_error,
@@ -47,7 +48,7 @@ LONG_NAMES = {
     "report recipe.toml": 3,
     "efa fit {}.csv": 3,
     "efa predict {} rows.csv": 3,
-    "tabular fit rows.csv --target z": 4,
+    "tabular fit rows.csv --target z": 2,
     "pretrain --model {}": 3,
     "cbow {} -o v.bin": 3,
     "theory {}": 2,
@@ -107,9 +108,9 @@ def test_the_command_line_writes_the_options_of_an_error_as_flags(inside: Comman
     assert_fails(inside("nearest", "demo:minilm", "king", "--remove-top", "-1"), 2, "--remove-top is -1")
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert_fails(
-        inside("efa", "fit", tmp_path / "rows.csv"), 4, "no column 'item'", "by options such as --sequence and --item"
+        inside("efa", "fit", tmp_path / "rows.csv"), 2, "no column 'item'", "by options such as --sequence and --item"
     )
-    with refuses(TableError, "by options such as sequence and item"):
+    with refuses(UnknownColumnError, "by options such as sequence and item"):
         ExponentialFamilyAttention().fit(pd.DataFrame({"a": [1], "b": [2]}))
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The entry of `attrs` that lists the columns of a user's own file: a file that is written has their texts as they are.
 AS_WRITTEN = "as_written"
+# The entry of `attrs` with the form of that file, in which a .csv file is written: separator, decimal and encoding.
+FORM = "form"
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
     "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
@@ -44,10 +46,15 @@ MISSING_IN_LATEX = "--"
 QUARTILES = ("_lower", "_median", "_upper")
 
 
-def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
-    """Comma-separated values; missing scores are empty. Texts are made printable, but those of columns `as_written`."""
-    columns: dict[Any, list[Any]] = {}
+def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = (), separator: str = ",", decimal: str = ".") -> str:
+    """Cells with separators; missing scores are empty. Texts are made printable, but those of columns `as_written`.
+
+    as_written: columns whose numbers keep their decimal points, too. decimal: the mark of all others.
+    """
+    columns: dict[Any, Any] = {}
     for name in frame.columns:
+        if frame[name].dtype.kind == "f" and name in as_written and decimal != ".":
+            columns[name] = frame[name].astype(object)
         if frame[name].dtype.kind in "iufb":
             continue
         texts = [value for value in frame[name] if isinstance(value, str)]
@@ -57,7 +64,8 @@ def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
         if name not in as_written or any("\r" in text for text in texts):
             columns[name] = [printable(value) if isinstance(value, str) else value for value in frame[name]]
     names = {name: printable(name) for name in frame.columns if name not in as_written}
-    return str(frame.assign(**columns).rename(columns=names).to_csv(index=False, lineterminator="\n"))
+    printed = frame.assign(**columns).rename(columns=names)
+    return str(printed.to_csv(index=False, lineterminator="\n", sep=separator, decimal=decimal))
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -205,7 +213,7 @@ def to_html(frame: pd.DataFrame) -> str:
     provenance = ""
     for name, value in frame.attrs.items():
         text = describe_origin(value)
-        if text and name not in ("title", AS_WRITTEN):
+        if text and name not in ("title", AS_WRITTEN, FORM):
             provenance += f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>"
     title = _escape_html(frame.attrs.get("title", "attngeo"))
     shown = format_for_people(frame)
@@ -304,6 +312,8 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
         if suffix == ".parquet":
             frame.to_parquet(partial, index=False)
         elif suffix == ".csv":
-            partial.write_text(to_csv(frame, frame.attrs.get(AS_WRITTEN, ())), "utf-8", newline="\n")
+            form = {"separator": ",", "decimal": ".", "encoding": "utf-8", **frame.attrs.get(FORM, {})}
+            text = to_csv(frame, frame.attrs.get(AS_WRITTEN, ()), form["separator"], form["decimal"])
+            partial.write_text(text, form["encoding"], newline="\n")
         else:
             partial.write_text(WRITERS[suffix](frame), "utf-8", newline="\n")

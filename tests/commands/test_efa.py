@@ -127,6 +127,15 @@ def test_a_fit_says_how_the_training_of_each_part_ended(inside: Command, baskets
     )
 
 
+def test_a_fit_says_that_its_baseline_is_better_on_rows_that_did_not_train(inside: Command, baskets: Path) -> None:
+    fit = ["efa", "fit", baskets, "--part", "items", "--width", "4", "--heads", "1"]
+    worse = inside(*fit, "--epochs", "2", "--lr", "20")
+    assert_shows(" ".join(worse.stderr.split()), "the model is worse than", "items, held-out")
+    (row,) = (row for row in json.loads(inside(*fit, "--epochs", "60", "--lr", "0.02", "--format", "json").stdout)[1:2])
+    better = inside(*fit, "--epochs", "60", "--lr", "0.02").stderr
+    assert ("is worse" in better) == (row["log_prob"] < max(row["without_context"], row["without_repeats"] or -9.0))
+
+
 def test_errors_name_the_folders_of_both_parts(inside: Command, baskets: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     fit = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", *SMALL, "--save", model]

@@ -22,6 +22,7 @@ from attngeo.errors import (
     DataUnavailableError,
     ModelNotFoundError,
     TableError,
+    UnknownColumnError,
     UnsupportedModelError,
     UsageError,
 )
@@ -379,10 +380,10 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
         changed.to_csv(tmp_path / f"{name}.csv", index=False)
     fit = ["tabular", "fit"]
     assert_fails(inside(*fit, table, "--methods", "atn,lr"), 2, "--methods", "--target")
-    assert_fails(inside(*fit, table, "--target", "z"), TableError, "'z'")
+    assert_fails(inside(*fit, table, "--target", "z"), UnknownColumnError, "'z'")
     assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), DataUnavailableError, tmp_path / "no.csv")
     assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), TableError, "column 'y'", "one class")
-    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), TableError, "column 'y'", "continuous", "qcut")
+    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), TableError, "column 'y'", "fractions", "qcut")
     assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), TableError, "column 'y'", "classes", 120)
     frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
     assert_fails(

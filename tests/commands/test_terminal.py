@@ -76,6 +76,14 @@ def test_help_fits_every_terminal(inside: Command, name: str, width: int) -> Non
         assert all(word in done.stdout for word in (param.help or "").split() if len(word) < 30)
 
 
+@pytest.mark.parametrize("group", ["efa", "tabular"])
+def test_examples_of_groups_can_be_copied_whole(group: str) -> None:
+    for name, command in load_command(group).commands.items():
+        examples = re.findall(rf"^ *(attngeo {group} {name}\b.*)$", command.help, re.MULTILINE)
+        assert examples
+        assert max(map(len, examples)) <= 78
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_commands_that_exist(name: str) -> None:
     """Each option of an example is one of its command's."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names, name_type, printable
 from attngeo.choices import advise, as_python
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import TableError, UnknownColumnError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, parse_numbers, read_numbers, show_value
 from attngeo.estimators.shared.dates import read_any_moments, refuse_mixed_zones
@@ -27,7 +27,10 @@ ROUNDING = 2.0**-48
 
 
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
-    """Raise TableError unless a table has rows, and these columns once each; UsageError if it is no DataFrame."""
+    """Raise TableError unless a table has rows, and these columns once each; UsageError if it is no DataFrame.
+
+    Options name the columns of the training table: UnknownColumnError if it lacks one.
+    """
     if not isinstance(frame, pd.DataFrame):
         raise UsageError(f"{source} is {name_type(frame)}, expected a DataFrame; read a file with pandas first")
     if not len(frame):
@@ -46,7 +49,8 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
         if not count:
             problem = f"no column {name!r:.60}"
             advice = advise(name, map(printable, map(str, columns)), advice)
-        raise TableError(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, table=source)
+        kind = TableError if count or source != TRAINING else UnknownColumnError
+        raise kind(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, table=source)
 
 
 def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:

@@ -17,11 +17,14 @@ from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.covariates import describe_times
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
+from attngeo.estimators.efa.measuring import Measured
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
 from attngeo.estimators.shared.files import (
     MISSING_TEXTS,
     describe_few_texts,
+    describe_units,
+    keep_form,
     keep_whole,
     list_texts,
     name_new,
@@ -54,7 +57,11 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     frames = _read_tables(paths, options, progress)
     train = frames[TRAINING]
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
-    for note in describe_few_texts(path, train.filter(items=guessed)):
+    measured_columns = [*options.families, *options.coordinates, *options.lags]
+    for note in (
+        *describe_few_texts(path, train.filter(items=guessed)),
+        *describe_units(train.filter(measured_columns)),
+    ):
         progress(Progress("note", f"{path}: {note}"))
     model = ExponentialFamilyAttention(**{name: getattr(options, name) for name in options_of(EfaOptions)})
     with naming(paths):
@@ -91,8 +98,26 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
                     **epochs.get(part, {}),
                 }
             )
+            note = _describe_baseline(table, column or part, measured)
+            if note:
+                progress(Progress("note", note))
     kinds = {"epochs": "Int64", "best_epoch": "Int64", "stopped_early": "boolean"}
     return pd.DataFrame(rows).astype(kinds)
+
+
+def _describe_baseline(table: str, what: str, measured: Measured) -> str:
+    """A note if a baseline without a context predicts the rows of a table better that did not train; "" otherwise."""
+    baselines = {
+        "the distribution that does not see the other rows": measured.without_context,
+        "the frequencies of items that the context lacks": measured.without_repeats,
+    }
+    name = max(baselines, key=lambda baseline: np.nan_to_num(baselines[baseline], nan=-np.inf))
+    if table == "train" or not measured.log_prob < baselines[name]:
+        return ""
+    return (
+        f"{what}, {table}: the model is worse than {name}: its mean log p of a row is {measured.log_prob:.4g}, that of "
+        f"the baseline {baselines[name]:.4g}; its context does not help yet, so fit it to more rows, or longer"
+    )
 
 
 def _read_tables(
@@ -158,7 +183,8 @@ def predict_file(
     model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
         frame = read_like(model, path, options.missing, options, progress)
-        return predict_own_rows(model, frame, read_written(path, options=options))
+        predicted = predict_own_rows(model, frame, read_written(path, options=options))
+        return keep_form(predicted, frame, path, progress)
 
 
 def predict_own_rows(
@@ -203,13 +229,13 @@ def sample_file(
     if written is None:
         return drawn
     rows = settle_table(written)
-    rows.attrs[AS_WRITTEN] = [*rows.columns]
+    drawn_values = () if model.part_ == "items" else model.options_.families
+    rows.attrs[AS_WRITTEN] = [name for name in rows.columns if name not in drawn_values]
     if model.part_ != "values":
         rows[model.options_.item] = drawn[model.options_.item]
-    if model.part_ != "items":
-        for name in model.options_.families:
-            rows[name] = drawn[name]
-    return rows
+    for name in drawn_values:
+        rows[name] = drawn[name]
+    return keep_form(rows, frame, options.data, progress)
 
 
 def compare_files(

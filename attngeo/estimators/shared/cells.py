@@ -24,6 +24,8 @@ COMMA = re.compile(r"\s*[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)?,\d+(?:[eE][-+]?\d+)?\s
 THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
 # A number with points between thousands, where commas are decimal marks.
 POINTS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(?:\.\d{3})+\s*")
+# A number with a decimal point.
+POINT = re.compile(r"\s*[-+]?\d*\.\d+(?:[eE][-+]?\d+)?\s*")
 # The largest share of the cells of a column that cannot be read as in training without an error.
 MOST_UNREAD = 0.1
 
@@ -124,19 +126,30 @@ def read_numbers(column: pd.Series[Any]) -> np.ndarray:
 def read_like_numbers(column: pd.Series[Any]) -> np.ndarray:
     """The cells of a column as those of a column of numbers: as `read_numbers`, and 7,5 if a comma is a decimal mark.
 
-    It is one in a cell where it cannot be between thousands, and then in all cells: points are between thousands.
+    It is one in a cell where it cannot be between thousands, and then in all cells: points are between thousands,
+    unless one is a decimal mark for certain.
     """
     numbers = read_numbers(column)
     if column.dtype.kind in "mMc" or not (np.isnan(numbers) & column.notna().to_numpy()).any():
         return numbers
     texts = column.where(column.map(lambda value: isinstance(value, str))).astype("str").fillna("")
-    has_comma = texts.str.fullmatch(COMMA)
-    if (has_comma & ~texts.str.fullmatch(THOUSANDS)).any():
-        is_other = (has_comma | texts.str.fullmatch(POINTS)).to_numpy(bool)
-        points = texts[is_other].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    with_comma, with_point = find_marks(texts)
+    if with_comma.any():
+        is_other = texts.str.fullmatch(COMMA)
+        if not with_point.any():
+            is_other |= texts.str.fullmatch(POINTS)
+        others = is_other.to_numpy(bool)
+        points = texts[others].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
         numbers = numbers.copy()
-        numbers[is_other] = points.str.strip().astype(float)
+        numbers[others] = points.str.strip().astype(float)
     return numbers
+
+
+def find_marks(texts: pd.Series[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The cells that have a decimal comma, and those that have a decimal point, for certain: not between thousands."""
+    with_comma = texts.str.fullmatch(COMMA, na=False) & ~texts.str.fullmatch(THOUSANDS, na=False)
+    with_point = texts.str.fullmatch(POINT, na=False) & ~texts.str.fullmatch(POINTS, na=False)
+    return with_comma.to_numpy(bool), with_point.to_numpy(bool)
 
 
 def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:

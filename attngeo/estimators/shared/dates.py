@@ -179,10 +179,14 @@ def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Momen
     notes = []
     count = int(moments.others.sum())
     if count:
-        first = show_value(_show(column.iloc[int(moments.others.argmax())]))
+        row = int(moments.others.argmax())
+        first = show_value(_show(column.iloc[row]))
         form = f" {show_value(training.example)}" if training.example else ""
         present = int(moments.wall.notna().sum())
-        notes.append(f"{count:,} of {present:,} dates are written otherwise than in training{form}, such as {first}")
+        notes.append(
+            f"{count:,} of {present:,} dates are written otherwise than in training{form}, and are read as dates, too: "
+            f"{first} in row {row + 1} as {moments.wall.iloc[row]}"
+        )
     if training.zone is None:
         if moments.zones:
             notes.append("zones are ignored, because the model is of an older version and knows none; fit it again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime as dt
 import logging
@@ -27,17 +28,27 @@ from attngeo.estimators.shared.cells import (
     BOOLEANS,
     CODE,
     WHOLE,
+    find_marks,
     parse_numbers,
     read_like_numbers,
     read_numbers,
     show_value,
 )
 from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form, name_separator
-from attngeo.estimators.shared.numerals import LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
+from attngeo.estimators.shared.numerals import (
+    DECIMALS,
+    LARGEST_EXACT,
+    Numerals,
+    find_forms,
+    find_mark,
+    find_numerals,
+    find_unit,
+)
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
 from attngeo.tables.read import HEAD_BYTES, require_csv_memory
+from attngeo.tables.write import FORM, to_csv
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +66,9 @@ FEW = 10
 TAKEN = "predicted_"
 # A number that Python writes without an exponent.
 DECIMAL = re.compile(r"-?\d+(\.\d+)?")
+# What pandas says of a line with more cells than those before, and of a quotation mark that nothing closes.
+SURPLUS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
+UNCLOSED = re.compile(r"inside string starting at row (\d+)")
 # The name that pandas gives a column without one.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
@@ -127,10 +141,37 @@ def _read_text(
     if typed:
         written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
     frame = _keep_texts(frame, written, missing, codes)
-    frame, notes = _read_numerals(frame, written, texts, form)
-    for note in (*form.notes, *_describe_lines(frame, form), *notes):
+    frame, mark, notes = _read_numerals(frame, written, texts, form)
+    separator = form.separator if path.suffix.lower() == ".csv" else ","
+    frame.attrs[FORM] = {"separator": separator, "decimal": mark or ".", "encoding": _name_encoding(path, form)}
+    for note in (*form.notes, *_describe_short(path, frame, form), *_describe_lines(frame, form), *notes):
         progress(Progress("note", f"{path}: {note}"))
     return frame
+
+
+def _name_encoding(path: Path, form: FileForm) -> str:
+    """The encoding of a file, for one that is written like it: UTF-8 has a byte order mark only if the file has it."""
+    if form.encoding != UTF8:
+        return form.encoding
+    with path.open("rb") as file:
+        return UTF8 if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else "utf-8"
+
+
+def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: ProgressCallback) -> pd.DataFrame:
+    """The rows themselves, of which a .csv file is written in the form of the file that gave the frame.
+
+    If its encoding lacks a character of theirs, they are written as UTF-8, with a note.
+    """
+    form = dict(frame.attrs.get(FORM, {}))
+    encoding = form.get("encoding", UTF8)
+    try:
+        to_csv(rows).encode(encoding)
+    except UnicodeEncodeError as error:
+        form["encoding"] = "utf-8"
+        what = f"{encoding} lacks {error.object[error.start]!r}, which a text of the model has"
+        progress(Progress("note", f"{path}: {what}; a .csv file is written as UTF-8"))
+    rows.attrs[FORM] = form
+    return rows
 
 
 def read_written(
@@ -223,15 +264,17 @@ def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]
     return repeated.loc[repeated["value"] == repeated["value"].iloc[0], "text"].tolist() if len(repeated) else []
 
 
-def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str]) -> list[str]:
+def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str], mark: str = ".") -> list[str]:
     """Values as the cells of a column are written: by the texts that it has of them.
 
-    A number that the column lacks has the form of its numbers, and as many decimals as all of them have.
+    A number that the column lacks has the form of its numbers, and as many decimals as all of them have. If several
+    forms fit, or none, it has the decimal mark of the file.
 
     Args:
         values: to be written.
         column: the values of the cells, as they are read.
         texts: the cells as they are written.
+        mark: the decimal mark of the file.
     """
     known = pd.DataFrame({"value": column.array, "text": texts.array}, dtype=object).dropna()
     counts = known.value_counts(sort=True).index.to_list()
@@ -242,10 +285,12 @@ def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[s
             booleans.setdefault(BOOLEANS[text.lower()], text)
         elif not isinstance(value, str):
             spelled.setdefault(as_python(value), text)
-    numerals = Numerals(".", ",")
-    for found in find_numerals(list(spelled.values())).values():
-        if found.read(pd.Series(list(spelled.values()))).tolist() == list(spelled):
-            numerals = found
+    numerals = Numerals(mark, DECIMALS[1 - DECIMALS.index(mark)])
+    found = find_numerals(list(spelled.values()))
+    for decimal in sorted(found, key=lambda decimal: decimal != mark):
+        if found[decimal].read(pd.Series(list(spelled.values()))).tolist() == list(spelled):
+            numerals = found[decimal]
+            break
     places = {len(numerals.strip(text).partition(numerals.decimal)[2]) for text in spelled.values()}
     least_places = places.pop() if len(places) == 1 else 0
     written = []
@@ -374,18 +419,19 @@ def _keep_texts(
 
 def _read_numerals(
     frame: pd.DataFrame, written: pd.DataFrame, texts: Collection[str], form: FileForm
-) -> tuple[pd.DataFrame, list[str]]:
-    """The frame with numbers in the columns whose cells are numbers of one form, and notes of these forms.
+) -> tuple[pd.DataFrame, str | None, list[str]]:
+    """The frame with numbers in the columns whose cells are numbers of one form; the decimal mark, and notes of forms.
 
     1,000 and 16.022 are numbers of two forms, of which another column or the separator tells the right one.
     written: the cells of columns that pandas reads as numbers. texts: columns that stay texts.
     """
-    columns = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
+    strings = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
+    columns = [*strings]
     fractions = [str(name) for name in frame.columns if frame[name].dtype.kind == "f"]
     columns += [find_forms(written[name].where(frame[name].notna()), is_read=True) for name in fractions]
     columns = [column for column in columns if column.forms]
     mark = form.decimal or find_mark(columns, "," if form.separator == ";" else None)
-    notes = []
+    notes = [*_describe_marks(column.texts for column in strings if not column.forms)]
     for column in columns:
         cells = column.texts.dropna()
         shown = f"column {column.name!r:.60}: {cells.iloc[0]!r:.40}"
@@ -399,8 +445,37 @@ def _read_numerals(
             notes.append(f"{shown} is no number with decimal mark {mark}, so that all cells are categories")
         elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
-            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals})")
-    return frame, notes
+            advice = "; --decimal sets it" if column.is_unclear and form.decimal is None else ""
+            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
+    return frame, mark, notes
+
+
+def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
+    """Notes of columns of texts in which some numbers have a decimal comma, and others a decimal point."""
+    for column in columns:
+        marked = find_marks(column)
+        if all(cells.any() for cells in marked):
+            words = []
+            for cells, mark in zip(marked, ("comma", "point"), strict=True):
+                row = int(cells.argmax())
+                example = f"{column.iloc[row]!r:.40} in row {row + 1}"
+                words.append(f"{cells.sum():,} with a decimal {mark}, such as {example}")
+            yield f"column {column.name!r:.60} has numbers of two forms: {words[0]}; {words[1]}; write all alike"
+
+
+def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
+    """A note of rows with fewer cells than there are columns, whose last cells are missing."""
+    if not frame.iloc[:, -1].isna().any():
+        return
+    with path.open(encoding=form.encoding, newline="") as file:
+        for _ in range(form.skipped):
+            file.readline()
+        reader = csv.reader(file, delimiter=form.separator, quoting=form.quoting, skipinitialspace=True)
+        short = [(reader.line_num, len(row)) for row in reader if 0 < len(row) < frame.shape[1]]
+    if short:
+        line, cells = short[0]
+        first = f"line {line} has {cells} of {frame.shape[1]}"
+        yield f"{len(short):,} rows have fewer cells than columns, and their last cells are missing: {first}"
 
 
 def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
@@ -454,8 +529,18 @@ def _explain(path: Path) -> Iterator[None]:
         ) from None
     except pd.errors.ParserError as error:
         reason = first_line(error)
-        advice = "; --no-quotes reads quotation marks as they are" if "inside string" in reason else ""
-        raise TableError(f"{path} cannot be read as a table ({reason}){advice}") from None
+        surplus = SURPLUS.search(reason)
+        if surplus:
+            expected, line, count = surplus.groups()
+            problem = f"line {line} has {count} cells, expected {expected}, as the lines before have"
+            advice = "put a text with separators in quotation marks, or correct the line"
+            raise TableError(f"{problem}; {advice}", table=str(path)) from None
+        unclosed = UNCLOSED.search(reason)
+        if unclosed:
+            problem = "a quotation mark opens a cell, and none closes it before the end of the file"
+            advice = "close it, or read quotation marks as they are with --no-quotes"
+            raise TableError(f"{problem}; {advice}", table=str(path), row=int(unclosed[1])) from None
+        raise TableError(f"{path} cannot be read as a table ({reason})") from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
 
@@ -506,6 +591,18 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
         yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
 
 
+def describe_units(frame: pd.DataFrame) -> Iterator[str]:
+    """Notes about columns of texts whose cells are numbers with a unit."""
+    for name in _list_strings(frame):
+        cells = frame[name].dropna()
+        unit = find_unit(cells.unique().tolist())
+        if unit:
+            yield (
+                f"column {name!r:.60}: {cells.iloc[0]!r:.40} is a number with the unit {unit!r}, and so a text; remove "
+                "units from the cells to make numbers of them"
+            )
+
+
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """The columns of numbers among which are a few texts, and how many there are in words, with the first one.
 
@@ -546,8 +643,13 @@ def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
 def _check_header(path: Path, form: FileForm) -> None:
     """Raise TableError if the file is no text, or two columns have one name: pandas would rename the second."""
     with path.open("rb") as file:
-        if form.encoding == UTF8 and b"\0" in file.read(HEAD_BYTES):
-            raise TableError("it is no text, or of another encoding; name it with --encoding", table=str(path))
+        head, found, _ = file.read(HEAD_BYTES).partition(b"\0")
+        if form.encoding == UTF8 and found:
+            problem = (
+                f"line {len((head + found).splitlines())} has a NUL byte, so that the file is no text, or of another "
+            )
+            advice = "encoding; remove the byte, or name the encoding with --encoding"
+            raise TableError(problem + advice, table=str(path))
     header = read_header(path, form)
     unnamed = [str(place) for place, name in enumerate(header, 1) if not name]
     if len(unnamed) > 1:

@@ -17,6 +17,13 @@ SPACES = " \u00a0\u2009\u202f"
 APOSTROPHES = "'\u2019"
 # Cells that are tried before a whole column is read.
 FIRST_CELLS = 20
+# Units of one column, at most.
+MOST_UNITS = 3
+# A number with a unit.
+WITH_UNIT = re.compile(
+    r"\s*([$\u20ac\u00a3\u00a5])?\s*([-+]?\d(?:[\d.,'\u2019\u00a0\u2009\u202f ]*\d)?)\s*"
+    r"([^\W\d_]{1,10}|[^\w\s.,:;/-]{1,3})?\s*"
+)
 # Whole numbers below this are exact in float64.
 LARGEST_EXACT = 2**53
 
@@ -81,6 +88,22 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
                 found[decimal] = numerals
                 break
     return found
+
+
+def find_unit(texts: Sequence[str]) -> str:
+    """The first unit of texts that all are a number with a unit behind it, or a sign of a currency before; else "".
+
+    They have a few units: the letters of house numbers are none.
+    """
+    units = []
+    bare = []
+    for text in texts:
+        match = WITH_UNIT.fullmatch(text)
+        if match is None or not (match[1] or match[3]):
+            return ""
+        units.append(match[1] or match[3])
+        bare.append(match[2])
+    return units[0] if len({*units}) <= MOST_UNITS and find_numerals(bare) else ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,13 @@ from pathlib import Path
 from attngeo.bounds.names import explain_pattern
 from attngeo.bounds.small_files import open_regular
 from attngeo.choices import advise
-from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError
+from attngeo.errors import (
+    CorruptCheckpointError,
+    DataUnavailableError,
+    ModelNotFoundError,
+    TableError,
+    UnknownColumnError,
+)
 from attngeo.estimators.shared.forms import AS_FOUND, SEPARATORS, FileForm, FormOptions, find_form
 from attngeo.tables.read import HEAD_BYTES
 
@@ -67,7 +73,7 @@ def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)
 
 
 def require_column(paths: Iterable[str | Path], column: str, options: FormOptions = AS_FOUND) -> None:
-    """Raise TableError if the first lines of tables have no such column. Parquet files are left to pandas.
+    """Raise UnknownColumnError if the first lines of tables have no such column. Parquet files are left to pandas.
 
     options: how text files are written.
     """
@@ -83,9 +89,9 @@ def require_column(paths: Iterable[str | Path], column: str, options: FormOption
         raise refuse_column(column, known, next(iter(paths)))
 
 
-def refuse_column(column: str, known: Iterable[object], path: str | Path) -> TableError:
-    """The error for a column that a table lacks."""
-    return TableError(f"no column {column!r}; {advise(column, known)}", table=str(path))
+def refuse_column(column: str, known: Iterable[object], path: str | Path) -> UnknownColumnError:
+    """The error for a column that an option names, and that a table lacks."""
+    return UnknownColumnError(f"no column {column!r}; {advise(column, known)}", table=str(path))
 
 
 def read_header(path: Path, form: FileForm) -> list[str]:

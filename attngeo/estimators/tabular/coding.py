@@ -98,8 +98,15 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
                 warnings.simplefilter("ignore")
                 check_classification_targets(known.to_numpy())
         except ValueError as error:
+            problem = first_line(error).rstrip(".")
+            numbers = read_numbers(known) if known.dtype.kind == "f" else np.array([0.0])
+            is_fraction = numbers % 1 != 0
+            if np.isfinite(numbers).all() and is_fraction.any():
+                row = int(known.index[is_fraction.argmax()]) + 1
+                example = f"{show_value(known[is_fraction].iloc[0])} in row {row}"
+                problem = f"has fractions, such as {example}, expected the names or numbers of classes"
             raise TableError(
-                f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
+                f"{problem}; use texts or whole numbers, or cut numbers into classes, for "
                 "example with pandas.qcut(y, 4, labels=False)",
                 column=series.name,
             ) from None
@@ -218,6 +225,12 @@ class ColumnCoding:
         with np.errstate(over="ignore"):
             edges = np.array(self.edges).astype(kind)
         return int(column.isin(edges[np.isfinite(edges)]).sum())
+
+    def find_unseen(self, column: pd.Series[Any]) -> np.ndarray:
+        """The numbers of the rows whose cell is there and has no category; none for a column of numbers."""
+        if self.edges is not None:
+            return np.array([], dtype=int)
+        return np.flatnonzero((find_values(column, self.values) == UNKNOWN) & column.notna().to_numpy())
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -345,6 +358,14 @@ class TableCoding:
                 unread = coding._refuse_unread(column, read_like_numbers(column))
                 if unread:
                     yield f"column {coding.name!r:.60}: {unread}"
+            unseen_rows = coding.find_unseen(column)
+            if unseen != "error" and len(unseen_rows):
+                row = int(unseen_rows[0])
+                outcome = "are a category of their own" if unseen == "category" else "count as missing"
+                yield (
+                    f"column {coding.name!r:.60}: {len(unseen_rows):,} of {column.count():,} cells are no category of "
+                    f"the training rows, such as {show_value(column.iloc[row])} in row {row + 1}, and {outcome}"
+                )
             uncertain = coding.count_uncertain(column)
             if uncertain:
                 yield (

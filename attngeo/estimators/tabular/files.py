@@ -13,15 +13,17 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_numbers, show_value
+from attngeo.estimators.shared.cells import read_like_numbers, read_numbers, show_value
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
+    describe_units,
     find_code,
     find_equal_texts,
     find_few_texts,
     find_index,
     find_left_out,
+    keep_form,
     keep_whole,
     list_texts,
     name_new,
@@ -51,7 +53,7 @@ from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_ta
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import tabulate_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.write import AS_WRITTEN, write_table
+from attngeo.tables.write import AS_WRITTEN, FORM, write_table
 
 # What becomes of dates, for a note.
 PARTS_NOTE = "its days, months, weekdays and hours are columns"
@@ -109,7 +111,7 @@ def predict_own_table(
         predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
         write_table(tabulate_attention(model, frame[names]), Path(options.attention_output))
-    return predicted
+    return keep_form(predicted, frame, path, progress)
 
 
 def impute_own_table(
@@ -127,7 +129,8 @@ def impute_own_table(
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
     report_cells(model, frame, path, progress)
     with naming({"": path}):
-        return impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
+        filled = impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
+        return keep_form(filled, frame, path, progress)
 
 
 def read_tables(
@@ -211,7 +214,9 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
     for name, count in find_free_texts(frame):
         if name not in kept:
             what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-            progress(Progress("note", f"{path}: {what}; --drop leaves it out"))
+            is_read = np.isfinite(read_like_numbers(frame[name].dropna())).all()
+            advice = f"--column-type {name}:number makes numbers of them" if is_read else "--drop leaves it out"
+            progress(Progress("note", f"{path}: {what}; {advice}"))
     return frame
 
 
@@ -321,6 +326,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
     if Path(path).suffix.lower() in SEPARATORS:
         yield from _describe_codes(frame, {*named})
         yield from _describe_equal(path, frame, options)
+        yield from describe_units(frame.drop(columns=options.target or [], errors="ignore"))
     names = [name for name in frame.columns if frame[name].isna().any()]
     written = read_written(path, names, options) if names and options.missing is None else None
     if written is not None:
@@ -435,7 +441,9 @@ def impute_rows(
             if name in frame:
                 observed = frame[name]
                 texts = filled.iloc[:, number]
-            values[cells["row"]] = write_like(cells["value"], observed, texts)
+            # An added column has numbers until it is written.
+            mark = frame.attrs.get(FORM, {}).get("decimal", ".") if name in frame else "."
+            values[cells["row"]] = write_like(cells["value"], observed, texts, mark)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
             filled.isetitem(number, complete.array)

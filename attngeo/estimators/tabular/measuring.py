@@ -16,6 +16,7 @@ from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import list_missing, naming
 from attngeo.estimators.tabular.baselines import BASELINES, fit_baseline, forecast_seconds
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
+from attngeo.estimators.tabular.kinds import list_parts
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, Unseen
 from attngeo.estimators.tabular.saving import describe_columns
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -290,8 +291,9 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
 
 def report_cells(model: TableModel, rows: pd.DataFrame, path: str, progress: ProgressCallback) -> None:
     """Note which cells of a file are read otherwise than those of the training rows. rows: with the model's columns."""
+    columns = rows.drop(columns=list_parts(model.dates), errors="ignore")  # a part may be rare in training, such as May
     with naming({"": path}):
-        for note in model.coding_.describe_cells(rows, model.unseen):
+        for note in model.coding_.describe_cells(columns, model.unseen):
             progress(Progress("note", f"{path}: {note}"))
 
 

@@ -24,6 +24,7 @@ from attngeo.errors import (
     InterruptedTrainingError,
     OutputError,
     TableError,
+    UnknownColumnError,
     UsageError,
 )
 from attngeo.estimators import ExponentialFamilyAttention
@@ -498,7 +499,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "mistyped family": ({"value": "rating:poison"}, UsageError, ["value has", "'poison'", "did you mean poisson?"]),
     "other family": ({"value": "rating:normal"}, UsageError, ["'normal'", "gaussian[:VARIANCE]"]),
     "number of a family": ({"value": "rating:binomial"}, UsageError, ["value", "binomial:TOTAL_COUNT"]),
-    "missing column": ({"value": ("ratin:poisson", "age:gaussian")}, TableError, ["'ratin'", "did you mean rating?"]),
+    "missing column": ({"value": ("ratin:poisson", "age:gaussian")}, UnknownColumnError, ["'ratin'", "rating?"]),
     "levels": ({"value": "rating:ordinal:5"}, TableError, ["'rating'", "from 0 to 4 (ordinal:5)"]),
     "support": ({"value": ("rating:poisson", "minutes:bernoulli")}, TableError, ["row 1", "'minutes'", "from 0 to 1"]),
     "factors": ({"value": VALUES, "model": "fm"}, UsageError, ["value names 2 columns", "one value"]),
@@ -509,7 +510,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "item": ({"part": "items", "covariates": "item"}, UsageError, ["item is 'item'", "another option"]),
     "kind": ({"value": VALUES, "covariates": "genre:categry"}, UsageError, ["'categry'", "did you mean category?"]),
     "covariate twice": ({"value": VALUES, "covariates": ("age", "age:category")}, UsageError, ["column twice"]),
-    "no covariate": ({"value": VALUES, "covariates": "gnre"}, TableError, ["'gnre'", "did you mean genre?"]),
+    "no covariate": ({"value": VALUES, "covariates": "gnre"}, UnknownColumnError, ["'gnre'", "did you mean genre?"]),
     "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
     "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
     "values of items": ({"part": "items", "value": "rating:poisson"}, UsageError, ["value has no effect", "items"]),
@@ -518,8 +519,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     ),
     "outputs of items": ({"part": "items", "output_units": (8,)}, UsageError, ["output_units has no effect"]),
     "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
-    "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
-    "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),
+    "both without values": ({"part": "both"}, UnknownColumnError, ["no column 'value'"]),
+    "both without items": ({"part": "both", "value": VALUES, "item": "film"}, UnknownColumnError, ["no column 'film'"]),
 }  # fmt: skip
 
 

@@ -17,7 +17,14 @@ from support.measure import LargestTensor
 from support.messages import refuses
 from support.sequences import make_efa, measure_fit
 
-from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, TableError, TrainingError, UsageError
+from attngeo.errors import (
+    CorruptCheckpointError,
+    NotEnoughMemoryError,
+    TableError,
+    TrainingError,
+    UnknownColumnError,
+    UsageError,
+)
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
@@ -578,7 +585,7 @@ def test_a_column_has_one_role() -> None:
     ],
 )
 def test_a_column_that_is_named_and_missing_is_not_done_without(options: dict[str, Any], facts: list[str]) -> None:
-    with refuses(TableError, "no column", *facts):
+    with refuses(UnknownColumnError, "no column", *facts):
         fit(**options)
 
 

@@ -72,6 +72,7 @@ def test_a_whole_number_that_no_float_has_is_infinite(others: list[Any]) -> None
         (["1,000", "16.022", "3"], [None, 16.022, 3]),  # thousands, or a fraction
         (["0,500", "1,000"], [0.5, 1]),
         (["1,000,000", "7,5 kg", "soon", None, ""], [None] * 5),
+        (["7,5", "4.72", "16.022", "3"], [7.5, 4.72, 16.022, 3]),  # both marks: each cell by itself
         (["7,5", 16.022, 7, None], [7.5, 16.022, 7, None]),
         ([0.1, None], [0.1, None]),
     ],

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 from support.messages import assert_states, refuses
 
-from attngeo.errors import TableError
+from attngeo.errors import TableError, UnknownColumnError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
@@ -204,7 +204,7 @@ def test_one_cell_does_not_change_how_the_others_are_read(tmp_path: Path) -> Non
 def test_columns_without_a_name_are_named_by_their_places(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,,y\n1,2,n\n")
-    with refuses(TableError, "expected one of: a, Unnamed: 1, y"):
+    with refuses(UnknownColumnError, "expected one of: a, Unnamed: 1, y"):
         require_column([path], "zz")
     require_column([path], "Unnamed: 1")
     path.write_text(",,y\n1,2,n\n")

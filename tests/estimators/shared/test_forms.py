@@ -13,8 +13,8 @@ from support.messages import assert_states, refuses
 
 from attngeo.bounds.encodings import CHUNK_BYTES, CP1252, UTF8, find_encoding
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.files import fit_own_sequences, predict_file
-from attngeo.estimators.efa.options import EfaFitOptions, EfaPredictOptions
+from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
+from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
 from attngeo.estimators.shared.files import read_own_table, read_written
 from attngeo.estimators.shared.forms import FormOptions
 from attngeo.estimators.tabular.files import fit_own_table, impute_own_table, predict_own_table
@@ -48,7 +48,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     ),
     "Swiss": ("a;b\nx;1'234.50\ny;2\n", "utf-8", {"sep": ";", "thousands": "'"}, ["1234.5"]),
     "American": ('a,b\nx,"16,022.29"\ny,"1,000"\n', "utf-8", {"thousands": ","}, ["16022.29"]),
-    "another column tells": ('a,b\n"1,000",0.5\n"2,000",1\n', "utf-8", {"thousands": ","}, ["is 1000"]),
+    "another column tells": ('a,b\n"1,000",0.5\n"2,000",1\n', "utf-8", {"thousands": ","}, ["is 1000", "--decimal"]),
     "another column tells of commas": ('a,b\n"1,000","0,5"\n"2,000",1\n', "utf-8", {"decimal": ","}, ["is 1 "]),
     "the separator tells": ("a;b\n16.022;x\n5.123;y\n", "utf-8", COMMA, ["is 16022"]),
     "semicolons and points": ("a;b\n16.022;0.5\n5.123;7.4\n", "utf-8", {"sep": ";"}, []),
@@ -56,6 +56,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "nothing tells of points": ("a,b\n16.022,x\n5.123,y\n", "utf-8", {}, ["16.022 or 16022", "--decimal"]),
     "both marks": ('a,b,c\n0.5,"1,000",x;y\n', "utf-8", {"thousands": ","}, []),
     "points": ("a,b,c\n0.5,16.022,x;y\n1,2.123,z\n", "utf-8", {}, []),
+    "a column of both": ('a,b\n4.726,x\n"4,72",y\n5.1,z\n', "utf-8", {}, ["'4,72' in row 2", "'5.1' in row 3"]),
     "dates": ("a;b\n31.12.2023;1,5\n01.02.2024;2\n", "utf-8", {"sep": ";", "decimal": ","}, []),
     "exponents and signs": ("a;b\n1,5E+03;x\n-2,5;y\n;z\n", "utf-8", {"sep": ";", "decimal": ","}, []),
     "addresses": ("a;b\n192.168.1.1;1.2.3\n10.0.0.1;1.100.200\n", "utf-8", {"sep": ";"}, []),
@@ -199,10 +200,52 @@ def test_a_model_of_one_form_predicts_and_fills_files_of_the_other(tmp_path: Pat
     write_table(
         impute_own_table(tmp_path / "points", str(tmp_path / "german.csv"), RowsOptions()), tmp_path / "filled.csv"
     )
-    filled = pd.read_csv(tmp_path / "filled.csv", decimal=",", thousands=".", dtype={"plz": str})
+    german: dict[str, Any] = {"sep": ";", "decimal": ",", "encoding": "cp1252"}
+    filled = pd.read_csv(tmp_path / "filled.csv", thousands=".", dtype={"plz": str}, **german)
     assert (filled["income"] == rows["income"])[rows.index != 7].all()
     assert 0 < filled["income"][7] < 20_000
     assert filled["plz"].equals(rows["plz"])
+    assert 0 < filled["p(income)"][7] < 1
+    asked = [str(tmp_path / "german.csv")]
+    write_table(predict_own_table(tmp_path / "points", *asked, PredictOptions()), tmp_path / "predicted.csv")
+    assert pd.read_csv(tmp_path / "predicted.csv", **german)["probability"].between(0, 1).all()
+
+
+def test_numbers_that_are_filled_in_have_the_decimal_mark_of_the_file(tmp_path: Path) -> None:
+    """Not that of its column, if this one has whole numbers or no cell; and not points that part thousands."""
+    rows = pd.DataFrame({"a": np.arange(40) / 4, "b": np.arange(40) / 8, "c": 1.5 + np.arange(40) % 2})
+    rows.to_csv(tmp_path / "points.csv", index=False)
+    options = FitOptions(max_epochs=1, device="cpu", save=str(tmp_path / "m"))
+    fit_own_table(str(tmp_path / "points.csv"), options)
+    for separator, mark in ((",", "."), (";", ","), (";", ".")):
+        path = tmp_path / "holes.csv"
+        cells = [["", "", f"1{mark}5"], ["3", "", f"2{mark}25"], ["4", "", f"1{mark}5"]]
+        path.write_text("\n".join(separator.join(row) for row in [["a", "b", "c"], *cells]) + "\n")
+        write_table(impute_own_table(tmp_path / "m", str(path), RowsOptions()), tmp_path / "filled.csv")
+        written = pd.read_csv(tmp_path / "filled.csv", sep=separator, dtype=str)
+        filled = pd.read_csv(tmp_path / "filled.csv", sep=separator, decimal=mark)
+        assert all(pd.api.types.is_numeric_dtype(kind) for kind in filled.dtypes)
+        assert written["c"].tolist() == [row[2] for row in cells]
+
+
+def test_a_table_goes_back_in_the_encoding_of_its_file(tmp_path: Path) -> None:
+    """Or as UTF-8, with a note, if that one lacks a character of the model's texts."""
+    rows = pd.DataFrame({"town": ["Łódź", "Köln"] * 20, "y": ["u", "v"] * 20})
+    path = str(tmp_path / "t.csv")
+    rows.to_csv(path, index=False)
+    fit_own_table(path, FitOptions(max_epochs=40, learning_rate=0.02, device="cpu", save=str(tmp_path / "m")))
+    holes = rows[1:].assign(town=["Köln", *[""] * 38])
+    for encoding, town, expected in (
+        ("utf-8-sig", "", "utf-8-sig"), ("utf-16", "", "utf-16"), ("cp1252", "", "utf-8"), ("cp1252", "Köln", "cp1252"),
+    ):  # fmt: skip
+        holes.replace("", town).to_csv(path, index=False, encoding=encoding)
+        notes: list[Progress] = []
+        filled = impute_own_table(tmp_path / "m", path, RowsOptions(encoding=encoding), notes.append)
+        write_table(filled, tmp_path / "filled.csv")
+        assert (tmp_path / "filled.csv").read_bytes().decode(expected).startswith("town,y")
+        assert [("cp1252" in note.what, "UTF-8" in note.what) for note in notes] == [(True, True)] * (
+            expected == "utf-8"
+        )
 
 
 def test_sequences_are_read_in_the_form_of_their_file(tmp_path: Path) -> None:
@@ -223,6 +266,12 @@ def test_sequences_are_read_in_the_form_of_their_file(tmp_path: Path) -> None:
     assert predicted["item"].tolist() == rows["item"].tolist()
     again = predict_file(tmp_path / "points", str(tmp_path / "points.csv"))
     pd.testing.assert_series_equal(predicted["log_prob"], again["log_prob"])
+    drawn = sample_file(tmp_path / "points", EfaDrawOptions(data=str(tmp_path / "commas.csv")))
+    for table in (predicted, drawn):
+        write_table(table, tmp_path / "written.csv")
+        written = pd.read_csv(tmp_path / "written.csv", sep=";", decimal=",", encoding="cp1252")
+        numbers = written.drop(columns=["item", "predicted_item"], errors="ignore")
+        assert all(pd.api.types.is_numeric_dtype(kind) for kind in numbers.dtypes)
 
 
 def test_a_table_of_nothing_but_unclear_numbers_is_refused_with_their_form(tmp_path: Path) -> None:

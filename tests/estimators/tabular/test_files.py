@@ -14,7 +14,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, mean_squared_error, recall_score, roc_auc_score
 from support.messages import assert_states, refuses
 
-from attngeo.errors import DataUnavailableError, TableError, UsageError
+from attngeo.errors import DataUnavailableError, TableError, UnknownColumnError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.tabular import measuring
@@ -303,6 +303,9 @@ READ_OTHERWISE = {
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
     "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
+    "units": ("mass", ["1 234 kg", "5,5 kg"] * 20, ["'mass'", "'1 234 kg'", "'kg'", "remove"]),
+    "a currency": ("price", ["303,50 €", "$ 1,20", "9 USD", "1 €"] * 10, ["'price'", "'303,50 €'", "'€'"]),
+    "house numbers": ("house", ["12", "12a", "12b", "13"] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
@@ -350,6 +353,34 @@ def test_free_texts_are_noted(tmp_path: Path) -> None:
     assert_states(note, path, "'comment'", 39, 40, "--drop")
     kept = FitOptions(target="y", methods="lr", device="cpu", column_types=["comment:category"])
     assert notes_of(lambda progress: fit_own_table(path, kept, progress)) == []
+
+
+def test_numbers_with_points_and_commas_are_noted_beside_the_option_that_reads_both(tmp_path: Path) -> None:
+    cells = [f"{row},5" if row % 4 else f"{row}.5" for row in range(38)] + ["0.5", "0.5"]
+    path = str(tmp_path / "rows.csv")
+    pd.DataFrame({"size": cells, "shop": ["s", "m"] * 20, "y": ["u", "v"] * 20}).to_csv(path, index=False)
+    options = FitOptions(target="y", methods="lr", device="cpu")
+    forms, texts = notes_of(lambda progress: fit_own_table(path, options, progress))
+    assert_states(forms, path, "'size'", "28 with a decimal comma", "'1,5' in row 2", "12 with a decimal point")
+    assert_states(texts, "'size'", "--column-type size:number")
+
+
+def test_what_is_unlike_the_training_rows_is_noted_at_prediction(tmp_path: Path) -> None:
+    """Texts that are new, by column, and what becomes of them and of dates in another form."""
+    days = pd.date_range("2023-01-20", periods=40)
+    table = pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "town": ["Ulm", "Bonn"] * 20, "y": ["u", "v"] * 20})
+    path = str(tmp_path / "t.csv")
+    table.to_csv(path, index=False)
+    fit_own_table(path, FitOptions(target="y", methods="atn", max_epochs=1, device="cpu", save=str(tmp_path / "m")))
+    asked = table.assign(day=days.strftime("%d.%m.%Y")).head(5)
+    asked.loc[[1, 4], "town"] = ["Köln", "Kiel"]
+    asked.loc[2, "town"] = ""
+    asked.to_csv(path, index=False)
+    for unseen, outcome in (("category", "a category of their own"), ("mask", "missing")):
+        options = PredictOptions(unseen=unseen)
+        dates, towns = notes_of(lambda progress: predict_own_table(tmp_path / "m", path, options, progress))  # noqa: B023
+        assert_states(dates, "'day'", "5 of 5", "'2023-01-20'", "'20.01.2023' in row 1 as 2023-01-20")
+        assert_states(towns, "'town'", "2 of 4", "'Köln' in row 2", outcome)
 
 
 def test_whole_numbers_in_bins_are_filled_with_one_of_them() -> None:
@@ -419,7 +450,7 @@ def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_pa
         ("", TableError, ["t.csv"]),
         ('a,b\n"1,2\n', TableError, ["t.csv"]),
         ("y\n1\n2\n", TableError, ["'y'", "only"]),
-        ("a,z\n1,2\n2,3\n", TableError, ["'y'", "a, z"]),
+        ("a,z\n1,2\n2,3\n", UnknownColumnError, ["'y'", "a, z"]),
     ],
 )
 def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
@@ -433,6 +464,54 @@ def test_a_first_line_that_is_longer_than_what_is_looked_at_may_have_rows(tmp_pa
     assert list(read_tables(path, FitOptions(target="y")).train_x.columns) == [name]
 
 
+def test_columns_that_options_name_are_wrong_usage(tmp_path: Path) -> None:
+    """So is a name in another case, of which the message has the right one."""
+    path = write_rows(tmp_path)
+    for options, facts in (
+        ({"target": "Y"}, ["'Y'", "did you mean y?"]),
+        ({"target": "y", "column_types": ["SIZE:category"]}, ["'SIZE'", "did you mean size?"]),
+        ({"target": "y", "drop": ["length"]}, ["'length'"]),
+    ):
+        with refuses(UnknownColumnError, path, *facts) as caught:
+            read_tables(path, FitOptions(**options))
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (b"a,b,y\n1,2,3\n4,5,6,7\n", ["line 3 has 4 cells", "expected 3", "quotation marks"]),
+        (b'a,b,y\n1,2,3\n4,"5,6\n7,8,9\n', ["row 2", "quotation mark", "--no-quotes"]),
+        (b"a,b,y\n1,2,3\n4,5\0,6\n", ["line 3", "NUL byte", "--encoding"]),
+    ],
+)
+def test_a_broken_file_is_refused_by_its_line(content: bytes, facts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_bytes(content)
+    with refuses(TableError, path, *facts) as caught:
+        read_own_table(path)
+    assert "tokenizing" not in str(caught.value)
+
+
+def test_rows_with_fewer_cells_than_columns_are_noted(tmp_path: Path) -> None:
+    (note,) = notes_of(lambda bar: read_own_table(write(tmp_path, "a,b,y\n1,2,3\n\n4,5\n6\n7,8,9\n"), progress=bar))
+    assert_states(note, "2 rows", "line 4 has 2 of 3", "missing")
+    assert notes_of(lambda bar: read_own_table(write(tmp_path, "a,b,y\n1,2,\n7,8,9\n"), progress=bar)) == []
+
+
+def test_a_target_of_fractions_is_refused_with_one_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n" + "".join(f"{row % 2},{row / 4}\n" for row in range(40)))
+    with refuses(TableError, "'y'", "0.25 in row 2", "classes", "pandas.qcut") as caught:
+        fit_own_table(path, FitOptions(target="y", methods="lr", test_size=0.1, device="cpu"))
+    assert "classifier" not in str(caught.value)
+
+
+def test_a_kind_that_cells_with_units_lack_is_refused_with_the_unit(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n" + "303 kg,u\n5 kg,v\n" * 20)
+    with refuses(TableError, path, "'a'", "'303 kg'", "unit 'kg'"):
+        read_tables(path, FitOptions(target="y", column_types=["a:number"]))
+
+
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:
     with refuses(DataUnavailableError, tmp_path / "no.csv"):
         read_own_table(tmp_path / "no.csv")
@@ -442,7 +521,7 @@ def test_other_bad_input_is_refused(tmp_path: Path) -> None:
     with refuses(TableError, tmp_path / "rows.xlsx", ".csv"):
         read_own_table(tmp_path / "rows.xlsx")
     path = write_rows(tmp_path)
-    with refuses(TableError, "'sise'", "size"):
+    with refuses(UnknownColumnError, "'sise'", "size"):
         read_tables(path, FitOptions(target="sise"))
     other = write(tmp_path, "size,y\ns,small\n")
     with refuses(TableError, other, "'mass'"):
