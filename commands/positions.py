@@ -69,7 +69,7 @@ def positions(
     """
     outputs.check(options.config, *(split_adapter_weight(text)[0] for text in options.adapter))
     selection.check(spread_columns(SUMMARISED) if summary else position_columns())
-    listed = list_all(models, None, hub, command="positions")
+    listed = list_all(models, None, hub, command="positions", verbosity=verbosity)
     outputs.check(*listed)
     outputs.check_labels(listed)
     alone = len(listed) == 1

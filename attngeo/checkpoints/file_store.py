@@ -382,7 +382,8 @@ def open_files(
 
     Raises CheckpointError if it is broken.
     """
-    log.info("%s: %s in %s, %d files of weights", ref, name, folder.path, 1 if index is None else len(index.files))
+    files = "1 file" if index is None or len(index.files) == 1 else f"{len(index.files):,} files"
+    log.info("%s: %s in %s, %s of weights", ref, name, folder.path, files)
     if not name.endswith(GGUF):
         return FileStore(ref, config, folder, name, index)
     first = GgufFile(_open_source(folder, name))
