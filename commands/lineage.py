@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,7 +163,7 @@ def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
             verbosity.note(f"note: {row['candidate']}: {caveats}")
 
 
-def _show_reason(row: dict[str, Any]) -> str:
+def _show_reason(row: Mapping[Any, Any]) -> str:
     """Why there is no answer, for a verdict that is none. What else the note says of numbers is on stderr alone."""
     if not is_missing(row["related"]):
         return ""

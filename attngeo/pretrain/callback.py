@@ -99,7 +99,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._stack = stack
         self._sites: list[AttentionSite] = []
         self._reason = ""
-        self._origin: dict[str, Any] = {}
+        self._origin: dict[Any, Any] = {}
         self._table = _Table()
         self._trackers: list[Any] = []
         # Of every score over whole layers, then over heads, at the last step that was scored.
