@@ -88,7 +88,7 @@ def fit(
         attngeo efa fit baskets.csv --sequence order --item product --save model
         attngeo efa fit ratings.parquet --family poisson --direction uni --save model
         attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
-        attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
+        attngeo efa fit films.csv --part both --value rating --covariates watched:time
     """
     tables = [path for path in (data, options.validation, options.test) if path]
     outputs.check(*tables, options.resume)

@@ -170,8 +170,8 @@ def _print_comparison(comparison: Comparison) -> None:
     print_table(spread, gains, title=title, expendable=["steps to baseline", "final loss"])
     baseline = _show_init(rows.iloc[0])
     legend = (
-        f"baseline: init {baseline} of the same objective and seed; steps to baseline: the first log whose loss is below "
-        "the baseline's last; speed-up: share of the steps that this saves"
+        f"baseline: init {baseline} of the same objective and seed; steps to baseline: the first log whose loss is "
+        "below the baseline's last; speed-up: share of the steps that this saves"
     )
     Terminal().print(legend, style="dim")
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()

@@ -69,7 +69,7 @@ def fit(
         attngeo tabular fit cars.csv --target mpg_class
         attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr
         attngeo tabular fit train.csv --target y --methods atn --save model
-        attngeo tabular fit visits.csv --target y --drop notes --column-type shop:category
+        attngeo tabular fit visits.csv --target y --column-type shop:category
         attngeo tabular fit patients.csv controls.csv --save model
     """
     tables = [*train, *([options.test] if options.test else [])]

@@ -572,7 +572,7 @@ def test_without_docstrings_help_says_what_is_missing(arguments: str, lacks: boo
 def list_all_commands() -> list[str]:
     """Every command, group and command of a group, as a user writes them."""
     listed = [""]
-    for name in NAMES:
+    for name in COMMANDS:
         listed.append(name)
         listed += [f"{name} {member}" for member in getattr(load_command(name), "commands", {})]
     return listed
@@ -581,6 +581,7 @@ def list_all_commands() -> list[str]:
 @pytest.mark.parametrize("command", list_all_commands(), ids=lambda command: command or "attngeo")
 def test_help_all_works_in_every_command_and_shows_what_help_shows(command: str, inside: Command) -> None:
     usual = inside(*command.split(), "--help", COLUMNS="200")
+    assert all(len(line) <= 80 for line in usual.stdout.splitlines() if line.startswith("  attngeo "))
     every = inside(*command.split(), "--help-all", COLUMNS="200")
     assert (every.returncode, every.stderr) == (0, "")
     names = [re.findall(r"^  (--?[\w-]+|\w+)", run.stdout, re.MULTILINE) for run in (usual, every)]
