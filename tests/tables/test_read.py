@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -126,3 +127,11 @@ def test_names_that_look_like_numbers_stay_texts(suffix: str, tmp_path: Path) ->
         back = read_results(tmp_path / f"rows.{suffix}", ("model", "layer"), "x")
         assert back["model"].tolist() == back["revision"].tolist() == some
         assert back["unknown"].tolist() == [0.5] * len(some)
+
+
+def test_a_missing_value_is_not_offered_as_a_choice() -> None:
+    rows = pd.DataFrame({"head": pd.array([None, 0, 1], "Int64"), "note": ["", "", ""], "z": [math.nan] * 3})
+    for where, end in (({"head": 9}, "expected one of: 0, 1"), ({"note": "x"}, "one of: ''"), ({"z": 1}, "are empty")):
+        with pytest.raises(UsageError) as caught:
+            filter_rows(rows, where, "rows")
+        assert str(caught.value).endswith(end)
