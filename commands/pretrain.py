@@ -168,7 +168,7 @@ def _print_comparison(comparison: Comparison) -> None:
         gains["eval loss"] = lambda row: _format_range(row, "eval_loss", "{:.3f}")
         gains["accuracy"] = lambda row: _format_range(row, "eval_accuracy", "{:.1%}")
     print_table(spread, gains, title=title, expendable=["steps to baseline", "final loss"])
-    baseline = _show_init(rows.iloc[0])
+    baseline = _show_init({"init": rows["init"].iloc[0]})
     legend = (
         f"baseline: init {baseline} of the same objective and seed; steps to baseline: the first log whose loss is "
         "below the baseline's last; speed-up: share of the steps that this saves"
