@@ -45,6 +45,8 @@ from attngeo.errors import UsageError
 from attngeo.schemas import STRICT, as_value_error, expected_of
 
 SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.ASCII)
+# A smaller amount of bytes is stated with a unit.
+LEAST_WITHOUT_UNIT = 1_000_000
 DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 
 
@@ -151,7 +153,7 @@ def encoding_option() -> Any:
 def parse_bytes(size: Any) -> Any:
     """The bytes of "2GB", "1.5 GiB" or "1000000", for the option `memory`: GB is 1000³ bytes, GiB is 1024³.
 
-    A number stays as it is. Raises UsageError.
+    A number stays as it is. Raises UsageError, also for a text such as "2", whose unit was forgotten.
 
     >>> parse_bytes("2GB"), parse_bytes("500 kb"), parse_bytes("1.5GiB")
     (2000000000, 500000, 1610612736)
@@ -162,6 +164,10 @@ def parse_bytes(size: Any) -> Any:
     if parts is None:
         raise UsageError(f"$memory is {size!r:.60}, expected an amount such as 500MB or 2GB", "memory")
     number, prefix, binary = parts.groups()
+    has_unit = bool(prefix) or size.strip().lower().endswith("b")
+    if not has_unit and float(number) < LEAST_WITHOUT_UNIT:
+        text = f"$memory is {size!r:.60} without a unit, which is bytes; expected an amount such as 500MB or 2GB"
+        raise UsageError(text, "memory")
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 

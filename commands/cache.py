@@ -128,7 +128,7 @@ def _describe(entry: Entry) -> dict[str, Any]:
     options = entry.about.get("options")
     return {
         "model": _text(entry, "model") or None, "other": _text(entry, "other") or None,
-        "revision": _text(entry, "revision") or None,
+        "command": _find_command(entry), "revision": _text(entry, "revision") or None,
         "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
         "options": options if isinstance(options, dict) else {}, "outdated": _is_outdated(entry), "rows": entry.rows,
         "bytes": entry.nbytes, "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
@@ -136,20 +136,28 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
 
 def _print(entries: list[Entry]) -> None:
-    """One line for each result: model or two, layers, options that are not the defaults, size and time in UTC."""
+    """One line for each result: model or two, command, layers, options that are not defaults, size and time in UTC."""
     if not entries:
         return
     rows = [_describe(entry) | {"entry": entry} for entry in entries]
     arrow = " -> " if Terminal().options.ascii_only else " → "
     columns: dict[str, Cell] = {
         "model": lambda row: arrow.join(filter(None, [row["model"], row["other"]])) or "unreadable",
+        "command": "command",
         "commit": lambda row: (row["revision"] or "")[:7],
         "layers": _show_layers,
         "options": _show_options,
         "size": lambda row: decimal(row["bytes"]),
         "modified": lambda row: f"{row['entry'].modified:%Y-%m-%d %H:%M}",
     }
-    print_table(rows, columns, texts=columns.keys() - {"size"}, expendable=["commit", "size"], names="model")
+    texts = columns.keys() - {"size", "modified"}
+    print_table(rows, columns, texts=texts, expendable=["commit", "size"], names="model")
+
+
+def _find_command(entry: Entry) -> str:
+    """The command, or the question of recipes, that a result answers."""
+    kind = entry.path.parent.name
+    return ANSWERED.get(kind, kind)
 
 
 def _show_layers(row: dict[str, Any]) -> str:
@@ -162,14 +170,14 @@ def _show_layers(row: dict[str, Any]) -> str:
 
 def _show_options(row: dict[str, Any]) -> str:
     """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
-    kind = row["entry"].path.parent.name
     options = row["options"]
-    question = QUESTIONS.get(ANSWERED.get(kind, kind))
+    question = QUESTIONS.get(row["command"])
     fields = {} if question is None else question.make_options_class().model_fields
     shown = []
     for name, field in fields.items():
         value = options.get(name, field.default)
-        if name != "per_head" and value not in (field.default, []):  # `score` always sets per_head
+        default = [*field.default] if isinstance(field.default, tuple) else field.default  # JSON has lists
+        if name != "per_head" and value not in (field.default, default, []):  # `score` always sets per_head
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             shown.append(name if value is True else f"{name}={text}")
     if row["outdated"]:

@@ -29,6 +29,8 @@ ENOUGH = 1_000
 MAP = 12
 # Marks of a map by the share of the pairs of two layers that are above the threshold, and from which share on.
 SHADES = {0.2: ("█", "#"), 0.05: ("▓", "+"), 0.01: ("▒", "-"), 0.0: ("░", ".")}
+# On a terminal with fewer columns for each kind, each kind has a table of its own.
+WIDTH_OF_KIND = 24
 # A row of the table.
 Pair = dict[str, Any]
 # The columns of a table in LaTeX.
@@ -99,7 +101,11 @@ def _print_routes(frame: pd.DataFrame, top: int) -> None:
         ]
         by_kind = {kind: pairs[pairs["kind"] == kind] for kind in KINDS if (pairs["kind"] == kind).any()}
         if top:
-            _print_strongest(by_kind, top, title)
+            tables = [by_kind]
+            if Terminal().width < WIDTH_OF_KIND * len(by_kind):
+                tables = [{kind: rows} for kind, rows in by_kind.items()]
+            for number, kinds in enumerate(tables):
+                _print_strongest(kinds, top, "" if number else title)
         _print_thresholds(thresholds, "" if top else title)
         _print_maps(by_kind)
 
@@ -133,7 +139,7 @@ def _name_pair(pair: Pair) -> str:
 
 
 def _show_z(pair: Pair) -> str:
-    return format_number(pair["z"], "+.0f") + ("*" if pair["above_threshold"] else " ")
+    return format_number(pair["z"], "+.1f") + ("*" if pair["above_threshold"] else " ")
 
 
 def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:

@@ -58,7 +58,7 @@ def inspect(
         attngeo inspect mistralai/Mistral-7B-v0.1 --format json
         attngeo inspect --models models.txt --jobs 4
     """
-    listed = list_all(models, models_file, hub, command="inspect")
+    listed = list_all(models, models_file, hub, command="inspect", verbosity=verbosity)
     alone = len(listed) == 1 and models_file is None
     with Bar(listed[0] if alone else "inspect", verbosity) as bar:
         outcomes = run_study(
@@ -162,7 +162,7 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
     if not verbose:
         return
     for site in sites:
-        sizes = f"{site['heads']} heads, {site['key_heads']} key heads, head_dim {site['head_dim']}"
+        sizes = f"heads {site['heads']}, key heads {site['key_heads']}, head_dim {site['head_dim']}"
         _print_line(console, f"    {site['module']} · {sizes}")
 
 

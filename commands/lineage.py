@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +126,7 @@ def lineage(
 
 
 def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
-    """Print a line for each candidate, and what each verdict among them means. Notes are on stderr."""
+    """Print a line for each candidate, and what each verdict among them means. Caveats are on stderr."""
     columns: dict[str, Cell] = {
         "candidate": "candidate",
         "verdict": "verdict",
@@ -151,10 +152,12 @@ def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
             advice = NEXT.get(verdict, ("", ""))[int(align)]
             Terminal().print(f"{verdict}: {MEANINGS[verdict]} {advice}".rstrip())
     for row in rows.to_dict("records"):
-        verbosity.note(f"note: {row['candidate']}: {row['note']}")
+        _, _, caveats = str(row["note"]).partition("; ")
+        if caveats and not _show_reason(row).endswith(caveats):
+            verbosity.note(f"note: {row['candidate']}: {caveats}")
 
 
-def _show_reason(row: dict[str, Any]) -> str:
+def _show_reason(row: Mapping[Any, Any]) -> str:
     """Why there is no answer, for a verdict that is none. What else the note says of numbers is on stderr alone."""
     if not is_missing(row["related"]):
         return ""

@@ -11,7 +11,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options
-from .outputs import EMBEDDING_HELP, FORMAT, Outputs, RowsFormat, Verbosity, model_argument
+from .outputs import EMBEDDING_HELP, Outputs, Verbosity, model_argument
 from .progress import Bar
 from .tables import print_table
 
@@ -25,7 +25,7 @@ def nearest(
         typer.Argument(metavar="WORDS", help="Words joined by + and -, with spaces around the signs"),
     ],
     options: NearestOptions,
-    format: Annotated[RowsFormat, FORMAT] = "table",
+    outputs: Outputs,
     hub: HubAccess,
     verbosity: Verbosity,
 ) -> None:
@@ -36,7 +36,9 @@ def nearest(
     Examples:
         attngeo nearest demo:minilm king - man + woman
         attngeo nearest glove.6B.300d.txt paris - france + italy --top-k 5
+        attngeo nearest demo:minilm king -o near.csv
     """
+    outputs.check(model)
     text = " ".join(words)
     parse_sum(text)
     require_embedding(model)
@@ -49,4 +51,4 @@ def nearest(
         verbosity.note(f"note: {model}: {note}")
     columns = {"word": "word", "cosine": "cosine:+.3f"}
     title = " · ".join([model, text, *frame.attrs["how"]])
-    Outputs(format=format).deliver(frame, lambda rows: print_table(rows, columns, title=title, rule="tight"))
+    outputs.deliver(frame, lambda rows: print_table(rows, columns, title=title, rule="tight"))

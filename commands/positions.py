@@ -19,7 +19,7 @@ from .declare import with_options
 from .outputs import ModelOutputs, Summary, Verbosity
 from .selection import Selection, deliver_summary
 from .study import Models, ask_models, deliver, list_all
-from .tables import Cell, format_number, is_missing, print_frame, print_table
+from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MOST_HEADS = 10
 # The kernel of these heads, as a terminal has room for it.
 SHOWN = (0, 1, 2, 3)
+# Below the heads: what random heads have.
+LEGEND = "random heads: fast share about 0.25, previous token 0 on average; peak is the Δ of the largest κ"
 # What a summary is of.
 SUMMARISED = ("fast_share", "previous_token")
 # The columns of a table of selected rows, and of one in LaTeX.
@@ -54,8 +56,10 @@ def positions(
     Fast share: that of the fastest quarter of the rotary pairs in the size of all; heads that look at the previous
     token tend to have a large one. Kernel κ(Δ): the logit of a token with itself Δ positions earlier, summed over
     directions; or of a table of positions, the mean over tokens. Previous token: κ(1) above the mean of κ(0), κ(2) and
-    κ(3), over the size of all pairs. Peak: Δ of the largest κ. Reads queries, keys and the table of positions only.
-    Files, csv and json have the kernel from 0 to 8.
+    κ(3), over the size of all pairs; κ(1) need not be the largest. Peak: Δ of the largest κ; peak 1 counts heads.
+    Random heads have a fast share of about 0.25, and 0 on average as previous token; no value is decisive, compare
+    the heads of one model. Reads queries, keys and the table of positions only. Files, csv and json have the kernel
+    from 0 to 8.
 
     Examples:
         attngeo positions demo:decoder
@@ -65,7 +69,7 @@ def positions(
     """
     outputs.check(options.config, *(split_adapter_weight(text)[0] for text in options.adapter))
     selection.check(spread_columns(SUMMARISED) if summary else position_columns())
-    listed = list_all(models, None, hub, command="positions")
+    listed = list_all(models, None, hub, command="positions", verbosity=verbosity)
     outputs.check(*listed)
     outputs.check_labels(listed)
     outcomes = ask_models(
@@ -140,7 +144,7 @@ def _print_layers(frame: pd.DataFrame, title: str) -> None:
         "heads": "heads",
         "fast share": "median:.3f",
         "largest (head)": "largest",
-        "previous token": "previous",
+        "previous token (head)": "previous",
         "peak 1": "back",
     }
     print_table(lines, columns, title=title, section=["stack"], expendable=["stack", "heads"])
@@ -157,9 +161,7 @@ def _find_largest(heads: pd.DataFrame, column: str, form: str) -> str:
 
 def _print_heads(frame: pd.DataFrame) -> None:
     """Print the heads that may look one token back: by their fast share, without it by the kernel."""
-    by, name = "fast_share", "fast share"
-    if frame[by].isna().all():
-        by, name = "previous_token", "previous token: κ(1) above κ(0), κ(2) and κ(3)"
+    by = "previous_token" if frame["fast_share"].isna().all() else "fast_share"
     heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS)
     if heads.empty:
         return
@@ -173,4 +175,5 @@ def _print_heads(frame: pd.DataFrame) -> None:
     ]
     columns += [(f"κ({offset})", f"kernel_{offset}:.4g") for offset in SHOWN]
     expendable = ["κ(3)", "κ(2)", "stack"] if frame["stack"].nunique() == 1 else ["κ(3)", "κ(2)"]
-    print_table(heads, columns, title=f"\nheads with the largest {name}", expendable=expendable)
+    print_table(heads, columns, title=f"\nheads with the largest {by.replace('_', ' ')}", expendable=expendable)
+    Terminal().print(LEGEND, style="dim")

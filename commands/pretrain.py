@@ -161,13 +161,19 @@ def _print_comparison(comparison: Comparison) -> None:
         "objective": "objective",
         "init": _show_init,
         "final loss": lambda row: _format_range(row, "final_loss", "{:.3f}"),
-        "to baseline": _format_steps,
+        "steps to baseline": _format_steps,
         "speed-up": lambda row: _format_range(row, "speed_up", "{:.0%}"),
     }
     if "eval_loss_mean" in spread:  # of images
         gains["eval loss"] = lambda row: _format_range(row, "eval_loss", "{:.3f}")
         gains["accuracy"] = lambda row: _format_range(row, "eval_accuracy", "{:.1%}")
-    print_table(spread, gains, title=title, expendable=["to baseline", "final loss"])
+    print_table(spread, gains, title=title, expendable=["steps to baseline", "final loss"])
+    baseline = _show_init({"init": rows["init"].iloc[0]})
+    legend = (
+        f"baseline: init {baseline} of the same objective and seed; steps to baseline: the first log whose loss is "
+        "below the baseline's last; speed-up: share of the steps that this saves"
+    )
+    Terminal().print(legend, style="dim")
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
     for score, spec in default_scores().items():
         scores: dict[str, Cell] = {
@@ -177,7 +183,7 @@ def _print_comparison(comparison: Comparison) -> None:
             "heads": partial(_join_quartiles, score=score, heads=True),
         }
         print_table(means, scores, expendable=["heads"])
-    legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
+    legend = "means over seeds (lowest–highest); medians [quartiles] over layers and heads at the end of training"
     Terminal().print(legend, style="dim")
 
 

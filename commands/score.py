@@ -146,7 +146,7 @@ def score(
     else:
         selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
-    listed = list_all(models, models_file, hub, command="score")
+    listed = list_all(models, models_file, hub, command="score", verbosity=verbosity)
     outputs.check(*listed, more=[checks], figures=figures)
     outputs.check_labels(listed)
     if earlier is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, Options
@@ -47,11 +49,22 @@ ModelsFile = Annotated[
 ]
 
 
-def list_all(models: list[str] | None, file: str | None, hub: HubAccess, *, command: str) -> list[str]:
-    """The models of the command line and of the file. Raises UsageError if there are none."""
+def list_all(
+    models: list[str] | None, file: str | None, hub: HubAccess, *, command: str, verbosity: Verbosity | None = None
+) -> list[str]:
+    """The models of the command line and of the file. Raises UsageError if there are none.
+
+    verbosity: if it is given, a model that is given twice is listed once, and a note says so.
+    """
     if not models and file is None:
         raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
-    return list_models(models or [], file, hub=hub)
+    listed = list_models(models or [], file, hub=hub)
+    if verbosity is None:
+        return listed
+    repeated = [model for model, times in Counter(listed).items() if times > 1]
+    if repeated:
+        verbosity.note(f"note: given twice, and read once: {list_names(repeated)}")
+    return [*dict.fromkeys(listed)]
 
 
 def run_all(

@@ -54,6 +54,11 @@ class Column(NamedTuple):
         return max(map(cell_len, (self.title, *self.cells)))
 
     @property
+    def cell_width(self) -> int:
+        """The width at which only the title is wrapped."""
+        return max(map(cell_len, (*UNBROKEN.findall(self.title), *self.cells)), default=0)
+
+    @property
     def least_width(self) -> int:
         """The width at which no word and no number is broken."""
         words = UNBROKEN.findall(self.title)
@@ -78,6 +83,8 @@ def print_table(
 ) -> None:
     """Print rows as a table. On a narrow terminal it has fewer columns, or lines that are wrapped between words.
 
+    Titles are wrapped first. A line below the table names the columns that are left out.
+
     columns: title → the cell of a row, or pairs of them if a title occurs twice. texts: the titles of columns that are
     texts, by default the first one; the others are aligned to the right. section: the columns of the rows at whose
     changes a line is drawn. is_headed: whether each section begins with its name. expendable: the titles of columns
@@ -101,12 +108,13 @@ def print_table(
     headings = [printable(" ".join(values)) if is_headed else "" for values in sections]
 
     room = console.width - (EDGES if rule == "spaced" else 0)
-    shown = _leave_out(every, expendable, _width_unwrapped, room)
-    if names and _width_unwrapped(shown) > room:
+    shown = _leave_out(every, expendable, _width_of_cells, room)
+    if names and _width_of_cells(shown) > room:
         named = next(column for column in every if column.title == names)
         others = [column for column in every if column is not named]
-        shown = _leave_out(others, expendable, _width_unwrapped, console.width)
+        shown = _leave_out(others, expendable, _width_of_cells, console.width)
         _print_below_names(console, named.cells, shown, styles)
+        _print_left_out(console, every, [named, *shown], rule)
         return
     shown = _leave_out(shown, last_resort, _width_of_words, room)
     widths = _choose_widths(shown, room)
@@ -118,6 +126,7 @@ def print_table(
             table.add_row(Text(_wrap(headings[number], widths[0])), style="bold")
         table.add_row(*_show_row(shown, widths, number), style=styles[number])
     console.print(table)
+    _print_left_out(console, every, shown, rule)
 
 
 def _leave_out(
@@ -132,8 +141,18 @@ def _leave_out(
     return shown
 
 
-def _width_unwrapped(columns: list[Column]) -> int:
-    return sum(column.whole_width for column in columns) + GAP * (len(columns) - 1)
+def _print_left_out(console: Console, every: list[Column], shown: list[Column], rule: Rule) -> None:
+    """Name the columns without room, and the width at which the table has them."""
+    missing = dict.fromkeys(column.title for column in every if column not in shown)
+    if not missing:
+        return
+    needed = _width_of_cells(every) + (EDGES if rule == "spaced" else 0)
+    text = f"no room for: {', '.join(missing)} (COLUMNS={needed} shows all)"
+    console.print(text + ("\n" if rule == "spaced" else ""), style="dim")
+
+
+def _width_of_cells(columns: list[Column]) -> int:
+    return sum(column.cell_width for column in columns) + GAP * (len(columns) - 1)
 
 
 def _width_of_words(columns: list[Column]) -> int:
@@ -141,17 +160,21 @@ def _width_of_words(columns: list[Column]) -> int:
 
 
 def _choose_widths(columns: list[Column], room: int) -> list[int]:
-    """The width of each column: words are whole if there is room for them, and the first columns are wrapped last."""
+    """The width of each column: words are whole if there is room for them, and the first columns are wrapped last.
+
+    Titles are wrapped before cells.
+    """
     left = room - GAP * (len(columns) - 1)
     least = [column.least_width for column in columns]
     if sum(least) > left:
         return _share(least, max(left, len(columns)))
     spare = left - sum(least)
-    widths = []
-    for column in columns:
-        added = min(column.whole_width - column.least_width, spare)
-        widths.append(column.least_width + added)
-        spare -= added
+    widths = least
+    for wanted in ([column.cell_width for column in columns], [column.whole_width for column in columns]):
+        for number, width in enumerate(wanted):
+            added = min(width - widths[number], spare)
+            widths[number] += added
+            spare -= added
     return widths
 
 

@@ -154,8 +154,9 @@ def test_a_list_of_layers_is_parsed_or_refused(text: str) -> None:
         parse_layers(text)
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-1GB", "1 PB", "1.2.3", "GB"])
+@pytest.mark.parametrize("text", ["", "lots", "-1GB", "1 PB", "1.2.3", "GB", "2", "999999"])
 def test_an_amount_of_memory_is_parsed_or_refused(text: str) -> None:
-    assert [parse_bytes(each) for each in ("1GB", "1.5 mb", "12", "2KiB")] == [10**9, 1_500_000, 12, 2048]
+    assert [parse_bytes(each) for each in ("1GB", "1.5 mb", "12b", "2KiB")] == [10**9, 1_500_000, 12, 2048]
+    assert parse_bytes("1000000") == 10**6
     with pytest.raises(UsageError, match="memory"):
         parse_bytes(text)

@@ -57,9 +57,14 @@ def list_names(names: Sequence[object]) -> str:
     'a, 1, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'
     >>> list_names(range(100))
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 others'
+    >>> list_names(range(11))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1 other'
     """
     shown = ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED])
-    return f"{shown} and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else shown
+    left = len(names) - MOST_LISTED
+    if left <= 0:
+        return shown
+    return f"{shown} and {left:,} {'other' if left == 1 else 'others'}"
 
 
 def in_utf8(text: str) -> str:

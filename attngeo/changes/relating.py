@@ -57,8 +57,9 @@ RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
 # Verdict → `related`, which is missing for the others.
 IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
 NULL = "null: initial weights drawn independently"
-REJECTED = f"{NULL}, is rejected; which of the two came first cannot be told"
-NOT_REJECTED = f"no evidence: this test does not see a rotated stream; {NULL}"
+# The first part of a note, up to a semicolon, is the reason of the verdict.
+REJECTED = f"{NULL}, is rejected, and which of the two came first cannot be told"
+NOT_REJECTED = f"no evidence: this test does not see a rotated stream ({NULL})"
 # What follows depends on whether streams are aligned, or can be.
 EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
 ASK_AGAIN = "ask again with --align, which finds a permuted copy"
@@ -118,8 +119,7 @@ def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
         return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
     alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
     if not alike:
-        shapes = " and ".join(_describe_shape(site) for site in pairs[0])
-        return _Comparison([], [f"the test does not apply: heads of other sizes, {shapes}"])
+        return _Comparison([], [f"the test does not apply: other sizes, {_describe_sizes(*pairs[0])}"])
     notes = []
     for stack, other_stack in dict.fromkeys((site.stack, other.stack) for site, other in alike):
         if stack != other_stack:
@@ -178,9 +178,11 @@ def _shape(site: AttentionSite) -> tuple[int, ...]:
     return site.heads, site.key_heads, site.head_dim, site.d_model
 
 
-def _describe_shape(site: AttentionSite) -> str:
-    heads, key_heads, head_dim, d_model = _shape(site)
-    return f"{heads} of {head_dim} over {key_heads} in a width of {d_model}"
+def _describe_sizes(site: AttentionSite, other: AttentionSite) -> str:
+    """The sizes in which two sites differ."""
+    names = ("heads", "key heads", "head_dim", "d_model")
+    sizes = zip(names, _shape(site), _shape(other), strict=True)
+    return ", ".join(f"{name} {size} and {other_size}" for name, size, other_size in sizes if size != other_size)
 
 
 def _name_layers(sites: Iterable[AttentionSite]) -> str:

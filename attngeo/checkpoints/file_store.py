@@ -182,7 +182,7 @@ class FileStore(TensorStore):
         with about(self.ref):
             if info is None:
                 raise CorruptCheckpointError(
-                    f"the index places tensor {name!r} in {file}, which does not hold it; download it again"
+                    f"the index places tensor {name!r} in {file}, which does not hold it; copy or download it again"
                 )
             raise CorruptCheckpointError(
                 f"the index places tensor {name!r} in {file}, and {self._repeated[name]}, which transformers reads "
@@ -346,8 +346,8 @@ def _find_repeated(index: Index, file: str, tensors: Collection[str]) -> dict[st
         for name in unlisted:
             if NUMBER.sub("#", name) in listed_patterns:
                 raise CorruptCheckpointError(
-                    f"{file} holds {name!r:.80}, which is not in the index; it is that of other files: download it "
-                    "again, or save the model again"
+                    f"{file} holds {name!r:.80}, which is not in the index; it is that of other files: copy or "
+                    "download it again, or save the model again"
                 )
     return {name: file for name in others if index.weight_map.get(name, file) < file}
 
@@ -382,7 +382,8 @@ def open_files(
 
     Raises CheckpointError if it is broken.
     """
-    log.info("%s: %s in %s, %d files of weights", ref, name, folder.path, 1 if index is None else len(index.files))
+    files = "1 file" if index is None or len(index.files) == 1 else f"{len(index.files):,} files"
+    log.info("%s: %s in %s, %s of weights", ref, name, folder.path, files)
     if not name.endswith(GGUF):
         return FileStore(ref, config, folder, name, index)
     first = GgufFile(_open_source(folder, name))

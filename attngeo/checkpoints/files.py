@@ -249,7 +249,9 @@ def read_object(path: Path, most: int = MOST_BYTES, check: Check | None = None) 
             f"{path.name} is not readable JSON ({first_line(error)}); {_advise(text, error)}"
         ) from None
     if not isinstance(value, dict):
-        raise CorruptCheckpointError(f"{path.name} is {name_type(value)}, expected an object; download it again")
+        raise CorruptCheckpointError(
+            f"{path.name} is {name_type(value)}, expected an object; copy or download it again"
+        )
     return value
 
 
@@ -264,7 +266,7 @@ def _advise(text: str, error: Exception) -> str:
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
         return "correct it there: JSON has no comments, and no comma after the last entry"
-    return "download it again"
+    return "copy or download it again"
 
 
 def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
@@ -301,7 +303,7 @@ def read_index(path: Path) -> Index:
     stated = content.get("weight_map")
     if not isinstance(stated, dict) or not stated or not all(isinstance(file, str) for file in stated.values()):
         raise CorruptCheckpointError(
-            f"{path.name} has no weight_map, expected one of tensor name → file; download it again"
+            f"{path.name} has no weight_map, expected one of tensor name → file; copy or download it again"
         )
     for file in set(stated.values()):
         if not is_inside(file):

@@ -113,7 +113,7 @@ class GgufFile(TensorFile):
         for factor in self.factors or ():
             if not _is_positive(factor):
                 raise CorruptCheckpointError(
-                    f"{name} has the factor {factor}, expected numbers above 0; download it again"
+                    f"{name} has the factor {factor}, expected numbers above 0; copy or download it again"
                 )
         self.config = self.build_config()
 
@@ -155,7 +155,7 @@ class GgufFile(TensorFile):
                 expected = "all of them" if rotate_all else "an even number of them"
                 raise CorruptCheckpointError(
                     f"{rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected {expected}; "
-                    "download it again"
+                    "copy or download it again"
                 )
             config["partial_rotary_factor"] = rotated / width
         return config
@@ -183,7 +183,7 @@ class GgufFile(TensorFile):
         if value is None or (type(value) in (int, float) and 0 <= value < math.inf):
             return value
         raise CorruptCheckpointError(
-            f"states {key} = {value!s:.40}, expected one finite number that is not below 0; download it again"
+            f"states {key} = {value!s:.40}, expected one finite number that is not below 0; copy or download it again"
         )
 
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
@@ -239,7 +239,7 @@ class GgufFile(TensorFile):
             if end > room:
                 raise CorruptCheckpointError(
                     f"tensor {entry.name!r:.80} ({info.dtype} {list(entry.shape)!s:.60}) at byte "
-                    f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
+                    f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; copy or download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in GGML_TYPES else None  # of other types, sizes are unknown
             tensors[info.name] = info
@@ -261,7 +261,7 @@ class GgufFile(TensorFile):
         if columns % numbers:
             raise CorruptCheckpointError(
                 f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
-                f"{numbers} ({dtype}); download it again"
+                f"{numbers} ({dtype}); copy or download it again"
             )
         size = math.prod(shape) // numbers * nbytes
         if entry.name.endswith(("attn_k_b.weight", "attn_v_b.weight")) and len(shape) == 3:  # a matrix for each head
@@ -371,7 +371,7 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
                 with about(file.source.where):
                     raise CorruptCheckpointError(
                         f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
-                        f"by its name, with {total:,} tensors in all parts; download it again"
+                        f"by its name, with {total:,} tensors in all parts; copy or download it again"
                     )
     earlier: set[str] = set()
     for file in files:
@@ -379,7 +379,7 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
             if name in earlier:
                 with about(file.source.where):
                     raise CorruptCheckpointError(
-                        f"the tensor {name!r:.80} is in an earlier part, too; download it again"
+                        f"the tensor {name!r:.80} is in an earlier part, too; copy or download it again"
                     )
         earlier.update(file.tensors)
     require_layers(files[0], files)
@@ -403,7 +403,7 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
         with about(first.source.where):
             raise CorruptCheckpointError(
                 f"states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, "
-                f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
+                f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; copy or download it again"
             )
 
 

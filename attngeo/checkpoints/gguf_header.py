@@ -70,7 +70,7 @@ class HeaderReader:
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about the header."""
-        return CorruptCheckpointError(f"the GGUF header {problem}; download it again")
+        return CorruptCheckpointError(f"the GGUF header {problem}; copy or download it again")
 
     def explain_start(self, magic: bytes, version: int) -> AttnGeoError:
         """The error for a file that begins otherwise than one that is read."""

@@ -172,7 +172,7 @@ for _opcode in pickletools.opcodes:
 
 def broken(why: str) -> CorruptCheckpointError:
     """The error for a file that is not as torch.save writes it."""
-    return CorruptCheckpointError(f"not a readable PyTorch file ({why}); download it again")
+    return CorruptCheckpointError(f"not a readable PyTorch file ({why}); copy or download it again")
 
 
 def _check_keys(keys: list[Any]) -> None:

@@ -47,14 +47,14 @@ class SafetensorsFile(TensorFile):
             if size < 8 or length > LONGEST_HEADER or data_start > size:
                 raise explain_content(self.source, SAFETENSORS) or CorruptCheckpointError(
                     f"not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
-                    f"bytes, but the file has {size:,}; download it again"
+                    f"bytes, but the file has {size:,}; copy or download it again"
                 )
             text = read_bytes(self.source, 8, length, "header")
         try:
             header = parse_header(text)
         except (ValueError, RecursionError) as error:
             raise explain_content(self.source, SAFETENSORS) or CorruptCheckpointError(
-                f"the safetensors header is not readable JSON ({error}); download it again"
+                f"the safetensors header is not readable JSON ({error}); copy or download it again"
             ) from None
         self.tensors = check_header(header, data_start, size)
 
@@ -114,7 +114,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     if end != size:
         raise CorruptCheckpointError(
             f"the header describes {end - data_start:,} bytes of tensors, the file holds {size - data_start:,}; "
-            "download it again"
+            "copy or download it again"
         )
     return tensors
 

@@ -99,7 +99,7 @@ class RegularFile:
         self.where = str(path)
         with about(self.where):
             if not path.is_file():
-                raise CorruptCheckpointError("no such file; download it again")
+                raise CorruptCheckpointError("no such file; copy or download it again")
             try:
                 self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # a flag of Windows
             except OSError as error:
@@ -138,7 +138,7 @@ class RegularFile:
         return nullcontext()
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"ends inside tensor {name!r}; download it again")
+        return CorruptCheckpointError(f"ends inside tensor {name!r}; copy or download it again")
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""

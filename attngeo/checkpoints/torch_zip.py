@@ -116,15 +116,16 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     except AttnGeoError:  # of the source
         raise
     except Exception as error:  # a forged directory can raise anything
-        raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); download it again") from None
+        raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); copy or download it again") from None
     folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
     records = {record.orig_filename.removeprefix(folder): record for record in listed}
     if len({name.lower() for name in records}) < len(listed):
-        raise CorruptCheckpointError("a record is listed twice; download it again")
+        raise CorruptCheckpointError("a record is listed twice; copy or download it again")
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
             other = explain_content(source, PYTORCH)
-            raise other or CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
+            problem = f"record {name[:80]!r} is not in {folder[:80]!r}"
+            raise other or CorruptCheckpointError(f"{problem}; copy or download it again")
         is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
         if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(

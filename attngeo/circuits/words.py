@@ -246,7 +246,9 @@ def _read_labels(file: str) -> dict[str, str]:
     try:
         lines = read_small_text(Path(file), encoding="utf-8-sig").splitlines()
     except OSError as error:
-        raise DataUnavailableError(f"{file}: the list of tokens cannot be read ({error.strerror})") from None
+        raise DataUnavailableError(
+            f"{file}: the list of tokens cannot be read ({error.strerror}); expected a text file with one on each line"
+        ) from None
     except ValueError as error:
         raise DataError(f"{file}: expected UTF-8 text with one token on each line, but {error}") from None
     labels: dict[str, str] = {}
@@ -265,5 +267,8 @@ def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
     for label, place in labels.items():
         if label not in rows:
             advice = advise(label, rows, "the column token of a run without $tokens has tokens as they are written")
-            raise UsageError(f"{place}: no token {label!r:.60}; {advice}", "tokens")
+            pieces = embedding.pieces(label) if embedding.pieces is not None else None
+            written = [repr(printable(embedding.labels[row])) for row in pieces or []]
+            parts = f", which the model writes as {list_names(written)}" if len(written) > 1 else ""
+            raise UsageError(f"{place}: no token {label!r:.60}{parts}; {advice}", "tokens")
     return torch.tensor([rows[label] for label in labels])

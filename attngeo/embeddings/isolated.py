@@ -52,7 +52,7 @@ PROGRAM = "import sys; sys.path += sys.argv[1:]; from attngeo.embeddings.isolate
 LENGTH = 8
 # Where Linux says how many pages a process has.
 PAGES = Path("/proc/self/statm")
-ADVICE = "download it again, or give another revision"
+ADVICE = "copy or download it again, or give another revision"
 
 
 class FastTokens:

@@ -152,7 +152,7 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, session: Session)
         broken = int((is_entry & ~is_finite).sum())
         if broken:
             if broken == len(labels):
-                raise CorruptCheckpointError(f"no row of {name} is finite; download it again")
+                raise CorruptCheckpointError(f"no row of {name} is finite; copy or download it again")
             notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
         return Embedding(
             store.ref,

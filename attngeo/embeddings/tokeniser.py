@@ -123,7 +123,7 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
                 text = read_small_text(complete, MOST_TOKENISER_BYTES)
             except (OSError, ValueError) as error:
                 raise CorruptCheckpointError(
-                    f"{complete.name} is not a readable tokeniser ({first_line(error)}); download it again"
+                    f"{complete.name} is not a readable tokeniser ({first_line(error)}); copy or download it again"
                 ) from None
             return _isolate(text, complete.name, store.ref)
         if store.format == "GGUF":
@@ -229,7 +229,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
         config = folder / CONFIG
         is_code = config.exists() and b'"auto_map"' in read_small_bytes(config)
     except (OSError, ValueError) as error:
-        raise CorruptCheckpointError(f"its tokeniser cannot be read ({error}); download it again") from None
+        raise CorruptCheckpointError(f"its tokeniser cannot be read ({error}); copy or download it again") from None
     if is_code:
         raise UnsupportedModelError(f"its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:

@@ -137,7 +137,7 @@ def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what
                 archive = stack.enter_context(zipfile.ZipFile(raw))
                 source = stack.enter_context(archive.open(_choose_member(archive, member, path)))
         except BROKEN as error:
-            raise CorruptCheckpointError(f"not a whole .zip file ({error}); download it again") from None
+            raise CorruptCheckpointError(f"not a whole .zip file ({error}); copy or download it again") from None
         except OSError as error:
             raise ModelNotFoundError(f"cannot be opened ({error.strerror})") from None
         if member is not None and magic != ZIP:
@@ -171,7 +171,7 @@ def _read_chunk(file: IO[bytes]) -> bytes:
         return file.read(CHUNK)
     except (*BROKEN, OSError) as error:
         reason = str(error) or type(error).__name__
-        raise CorruptCheckpointError(f"damaged or cut off ({reason}); download it again") from None
+        raise CorruptCheckpointError(f"damaged or cut off ({reason}); copy or download it again") from None
 
 
 class RowCollector:
@@ -313,7 +313,7 @@ def _read_text(head: bytes, chunks: Iterator[bytes], width: int, announced: int 
 
 def _cut_off(count: int, announced: int) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"it ends after {count:,} vectors, its first line announces {announced:,}; download it again"
+        f"it ends after {count:,} vectors, its first line announces {announced:,}; copy or download it again"
     )
 
 
@@ -402,14 +402,14 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
         sample = joined[:SAMPLE]
         if len(sample) >= LEAST_BYTES and len(NUMERALS.sub(b"", sample)) < (1 - MOST_NUMERALS) * len(sample):
             raise CorruptCheckpointError(
-                "a text after its first line, but its second line is not a word and numbers; download it again"
+                "a text after its first line, but its second line is not a word and numbers; copy or download it again"
             )
         values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
         if record == announced:
             break
         if len(buffer) - offset > LONGEST_WORD + size:
-            raise CorruptCheckpointError(f"vector {record + 1:,} has no word; download it again")
+            raise CorruptCheckpointError(f"vector {record + 1:,} has no word; copy or download it again")
         chunk = next(chunks, b"")
         if not chunk:
             raise _cut_off(record, announced)

@@ -265,5 +265,5 @@ def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module])
         if not (module.family.source and module.certain):
             reasons[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
         elif module.template in complete:
-            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; download it again")
+            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; copy or download it again")
     return reasons

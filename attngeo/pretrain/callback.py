@@ -21,7 +21,9 @@ from attngeo.checkpoints.adapted_module import open_module
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
+from attngeo.options import default_of
 from attngeo.pretrain.curves import geometry_columns
+from attngeo.provenance import machine, software
 from attngeo.questions.frames import build_frame
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
@@ -97,6 +99,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._stack = stack
         self._sites: list[AttentionSite] = []
         self._reason = ""
+        self._origin: dict[Any, Any] = {}
         self._table = _Table()
         self._trackers: list[Any] = []
         # Of every score over whole layers, then over heads, at the last step that was scored.
@@ -114,9 +117,9 @@ class AttentionGeometryCallback(TrainerCallback):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The rows so far."""
+        """The rows so far. Its `attrs` say how they were made, once training has begun."""
         frame = build_frame(self._table.rows, self._list_columns())
-        frame.attrs = {"title": self.TITLE}
+        frame.attrs = {"title": self.TITLE, **self._origin}
         return frame
 
     def on_train_begin(
@@ -131,6 +134,15 @@ class AttentionGeometryCallback(TrainerCallback):
                 "checkpoints that it saves"
             )
         self._sites = self._find_sites(store)
+        self._origin = {
+            "model": store.ref,
+            "revision": None,
+            **software(),
+            **machine(),
+            "stack": self._stack,
+            "gamma": default_of(ScoreOptions, "gamma"),
+            "device": str(model.device),
+        }
         self._table = self._join_table(args, state)
         self._trackers = []
         if state.is_world_process_zero:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPException
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -222,10 +222,16 @@ def _read_own_rows(path: Path, column: str) -> Iterator[Row]:
         is_packed = path.suffix.lower() in DECOMPRESSORS
         if is_packed or find_encoding(path) != CP1252:
             raise
-        log.warning("%s: text is %s; convert it to UTF-8 if that is wrong", path, CP1252)
+        _report_encoding(path)
         with open_regular(path) as file:
             # Those before it are of characters that both encodings share.
             yield from islice(read_rows(file, path.name, column, CP1252), done, None)
+
+
+@cache
+def _report_encoding(path: Path) -> None:
+    """Warn once of a file: it is read again for each epoch, and before for its columns."""
+    log.warning("%s: text is %s; convert it to UTF-8 if that is wrong", path, CP1252)
 
 
 def _download_rows(address: str, column: str) -> Iterator[Row]:

@@ -58,7 +58,8 @@ def _score_forms(attention: Attention, sites: list[AttentionSite], options: Scor
     """The rows of each site, without what all rows of the model have in common."""
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
     size = sum(attention.store.count_nbytes(site.reads) for site in sites) / 1e6
-    what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
+    count = "1 layer" if len(sites) == 1 else f"{len(sites):,} layers"
+    what = f"{count} found by {rules}, {size:,.1f} MB to read"
     log.info("%s: %s, on %s in %s", attention.ref, what, attention.device, options.precision)
     for forms in attention.read(sites, convention=options.convention):
         scored = []

@@ -288,7 +288,8 @@ def remove(entries: Iterable[Entry]) -> None:
         if path.exists():
             left.append(path)
     if left:
-        raise OutputError(f"{left[0]} cannot be removed, and {len(left) - 1} others; check the rights of its folder")
+        more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
+        raise OutputError(f"{left[0]}{more} cannot be removed; check the rights of the folder")
 
 
 def _paths() -> Iterator[Path]:

@@ -222,10 +222,9 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
         missing = [value for value, match in matches.items() if not match.any()]
         if missing or not matches:
             first = missing[0] if missing else wanted
-            texts = list(rows[column].map(str).unique())
-            raise UsageError(
-                f"{name} has no row with {column!s:.60} = {first!r:.60}, expected one of: {list_names(texts)}"
-            )
+            texts = [text or repr(text) for text in rows[column].dropna().map(str).unique()]
+            expected = f"expected one of: {list_names(texts)}" if texts else "and all cells of this column are empty"
+            raise UsageError(f"{name} has no row with {column!s:.60} = {first!r:.60}, {expected}")
         rows = rows[reduce(or_, matches.values())]
     return rows
 

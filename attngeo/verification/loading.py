@@ -219,7 +219,7 @@ def _read_config(arguments: LoadArguments) -> Any:
     except Exception as error:  # a configuration class checks its fields as it likes
         raise CorruptCheckpointError(
             f"transformers cannot read {file} ({type(error).__name__}: {first_line(error)}); "
-            "correct it, or download it again"
+            "correct it, or copy or download it again"
         ) from None
     # The file may name code of the Hub. The parts of a configuration get the same value.
     config._attn_implementation, config._experts_implementation = "eager", None

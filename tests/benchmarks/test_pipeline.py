@@ -64,7 +64,7 @@ def test_a_checkpoint_against_its_slower_half(
     assert times < 1.3
 
 
-@pytest.mark.parametrize("arguments", [[], ["--memory", "64GB"], ["--memory", "1"]])
+@pytest.mark.parametrize("arguments", [[], ["--memory", "64GB"], ["--memory", "1B"]])
 def test_memory_of_a_checkpoint(mistral: Path, benchmark: BenchmarkFixture, arguments: list[str]) -> None:
     """Peak resident memory of the command under 1.5 GB, over a checkpoint of 1.3 GB, however much it may take."""
     command = [Path(sys.executable).with_name("attngeo"), "score", mistral, "--fresh", *arguments]

@@ -243,7 +243,7 @@ def test_stacks_that_read_no_tokens_are_refused(
 
 def test_a_missing_list_of_tokens_is_named(inside: Command, tmp_path: Path) -> None:
     run = inside("words", "demo:encoder", "--tokens", "none.txt", cwd=tmp_path)
-    assert_fails(run, DataUnavailableError.exit_code, "none.txt")
+    assert_fails(run, DataUnavailableError.exit_code, "none.txt", "one on each line")
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,14 @@ def test_a_missing_list_of_tokens_is_named(inside: Command, tmp_path: Path) -> N
         (["--stack", "cross"], ("cross", "encoder")),
         (["--tokens", "empty.txt"], ("empty.txt",)),
         (["--tokens", "unknown.txt"], ("unknown.txt:2", "kqzx")),
+        (["--tokens", "parts.txt"], ("parts.txt:1", "'king'", "'k', '##ing'", "kind")),
         (["--circuit", "kq"], ("kq", "qk")),
     ],
 )
 def test_wrong_options_are_named(arguments: list[str], facts: tuple[str, ...], inside: Command, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "unknown.txt").write_text("a\nkqzx\n")
+    (tmp_path / "parts.txt").write_text("king\n")
     assert_fails(inside("words", "demo:encoder", *arguments, cwd=tmp_path), UsageError.exit_code, *facts)
 
 

@@ -278,6 +278,14 @@ def test_nearest_shows_all_words_of_a_small_table(inside: Command, tmp_path: Pat
     assert_fails(run, UsageError.exit_code, "--top-k", 10, "from 1 to 8")
 
 
+def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
+    path = write_text(tmp_path / "small.csv", *_some_words(0))
+    run = inside("nearest", path, "aaa", "--format", "csv", "-o", tmp_path / "near.csv", "-q")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert (tmp_path / "near.csv").read_text("utf-8") == run.stdout
+    assert_fails(inside("nearest", path, "aaa", "-o", path), UsageError.exit_code, "small.csv is an input")
+
+
 def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError], list[object]]]:
     """Arguments, the error, and the facts that its line states."""
     good = write_text(folder / "good.txt", words(9), np.random.default_rng(0).standard_normal((9, 3)))

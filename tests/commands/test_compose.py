@@ -30,7 +30,7 @@ def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside:
         for row in of_kind.nlargest(3, "z").itertuples():
             star = "*" if row.above_threshold else ""
             assert f"{row.from_layer}.{row.from_head}→{row.to_layer}.{row.to_head}" in done.stdout
-            assert f"{row.z:+.0f}{star}" in done.stdout
+            assert f"{row.z:+.1f}{star}" in done.stdout
     for found in rows.attrs["thresholds"]:
         assert any(f"{found['threshold']:.1f}" in line and f" {found['above']} " in line for line in lines)
     assert sum(line.startswith(("0 ", "1 ", "2 ", "3 ", "4 ", "5")) for line in lines) == 6
@@ -47,6 +47,8 @@ def test_narrow_and_plain_terminals(columns: str, inside: Run) -> None:
     assert title.startswith("demo:encoder")
     assert "".join(lines).isascii()
     assert max(map(len, lines)) <= int(columns)
+    strongest = library.compose("demo:encoder").dropna(subset="z").groupby("kind")["z"].max()
+    assert all(f"{z:+.1f}" in done.stdout for z in strongest)
 
 
 def test_files_have_all_pairs(inside: Run, tmp_path: Path) -> None:

@@ -81,14 +81,13 @@ def test_rows_for_programs_and_selected_rows(inside: Command, model: Path) -> No
 def test_models_without_rotary_embeddings_are_ranked_by_the_kernel(inside: Command) -> None:
     run = inside("positions", "demo:decoder")
     assert run.returncode == 0
-    assert "heads with the largest previous token: κ(1) above κ(0), κ(2) and κ(3)" in run.stdout
-    assert run.stdout.count(" previous token ") == 2
+    assert "heads with the largest previous token" in run.stdout
     assert "excess" not in run.stdout
     assert "128 positions of bert.embeddings.position_embeddings.weight" in run.stderr
     rows = measure("demo:decoder")
     best = rows.loc[rows["previous_token"].idxmax()]
     lines = [line.split() for line in run.stdout.splitlines()]
-    start = next(number for number, line in enumerate(lines) if "above" in line)
+    start = next(number for number, line in enumerate(lines) if line[:3] == ["heads", "with", "the"])
     first = next(line for line in lines[start:] if line[:1] == ["decoder"])
     assert first[1:3] == [str(best["layer"]), str(best["head"])]
 

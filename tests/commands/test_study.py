@@ -51,6 +51,15 @@ def test_a_file_of_models_is_a_table_with_one_line_each(inside: Command, tmp_pat
     assert len(json.loads(alone.stdout)) == 2 * len(models)
 
 
+@pytest.mark.parametrize("command", ["score", "positions", "inspect"])
+def test_a_model_that_is_given_twice_is_read_once_and_a_note_says_so(command: str, inside: Command) -> None:
+    run = inside(command, "demo:encoder", "demo:encoder")
+    assert run.returncode == 0
+    assert_states(run.stderr.splitlines()[0], "demo:encoder", "twice", "once")
+    assert run.stdout == inside(command, "demo:encoder").stdout
+    assert inside(command, "demo:encoder", "demo:encoder", "-q").stderr == ""
+
+
 def test_a_model_that_fails_is_listed_at_the_end(inside: Command, tmp_path: Path) -> None:
     file, models = write_models(tmp_path, 3)
     (tmp_path / models[1] / "model.safetensors").write_bytes(b"short")

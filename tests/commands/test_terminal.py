@@ -169,6 +169,8 @@ def test_tables_keep_their_numbers_whole(inside: Command, arguments: list[str], 
 
 # Models whose names leave a narrow table little room.
 LONG_NAMES = ("sentence-transformers/all-MiniLM-L6-v2", "mistralai/Mistral-7B-Instruct-v0.2")
+# What a table says of columns without room.
+LEFT_OUT = re.compile(r"no room for:\s+([^(]*)\s+\(COLUMNS=(\d+)\s+shows\s+all\)")
 # A word, or an interval in brackets, which is one thing.
 WORD = re.compile(r"\[[^][]*\]|\S+")
 
@@ -192,11 +194,33 @@ def test_narrow_tables_break_no_word_and_no_interval(inside: Command, arguments:
     for width in (60, 80):
         narrow = inside(*arguments, cwd=tmp_path, COLUMNS=str(width)).stdout
         assert max(map(len, narrow.splitlines())) <= width
+        narrow = LEFT_OUT.sub("", narrow)
         words = {word for word in WORD.findall(narrow) if set(word) != {"─"}}
         assert words <= set(WORD.findall(wide))
         assert {name for name in LONG_NAMES if name in wide} <= words
         if "--sort" not in arguments:
             assert {word for word in WORD.findall(wide) if word.startswith("[")} <= words
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "demo:encoder", "--scores", "all"],
+        ["score", "demo:encoder", "--columns", "model,layer,symmetry,frobenius_norm,column_spread,row_spread"],
+        ["score", "demo:encoder", "demo:decoder"],
+        ["compare", "demo:encoder", "demo:decoder"],
+        ["positions", "demo:decoder", "--summary"],
+    ],
+    ids=lambda arguments: "_".join(arguments[:3]),
+)
+def test_columns_without_room_are_named_with_the_width_that_shows_them(inside: Command, arguments: list[str]) -> None:
+    narrow = inside(*arguments, "-q", COLUMNS="40").stdout
+    assert LEFT_OUT.search(narrow)
+    for names, width in LEFT_OUT.findall(narrow):
+        wide = inside(*arguments, "-q", COLUMNS=width).stdout
+        assert set(names.replace(",", "").split()) <= set(wide.split())
+    widest = max(int(width) for _, width in LEFT_OUT.findall(narrow))
+    assert not LEFT_OUT.search(inside(*arguments, "-q", COLUMNS=str(widest)).stdout)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +250,7 @@ def test_verbose_says_what_is_read(inside: Command) -> None:
     assert (plain.stderr, quiet.stderr) == ("", "")
     first, second, third = loud.stderr.splitlines()
     assert_states(first, "demo:encoder", "model.safetensors")
+    assert first.endswith(", 1 file of weights")
     assert_states(second, "demo:encoder", "3 layers", "bert", "query.weight", "key.weight", "0.2 MB", "cpu", "float32")
     assert_states(third, "demo:encoder", "15 rows")
 
@@ -548,7 +573,7 @@ def test_without_docstrings_help_says_what_is_missing(arguments: str, lacks: boo
 def list_all_commands() -> list[str]:
     """Every command, group and command of a group, as a user writes them."""
     listed = [""]
-    for name in NAMES:
+    for name in COMMANDS:
         listed.append(name)
         listed += [f"{name} {member}" for member in getattr(load_command(name), "commands", {})]
     return listed
@@ -557,6 +582,7 @@ def list_all_commands() -> list[str]:
 @pytest.mark.parametrize("command", list_all_commands(), ids=lambda command: command or "attngeo")
 def test_help_all_works_in_every_command_and_shows_what_help_shows(command: str, inside: Command) -> None:
     usual = inside(*command.split(), "--help", COLUMNS="200")
+    assert all(len(line) <= 80 for line in usual.stdout.splitlines() if line.startswith("  attngeo "))
     every = inside(*command.split(), "--help-all", COLUMNS="200")
     assert (every.returncode, every.stderr) == (0, "")
     names = [re.findall(r"^  (--?[\w-]+|\w+)", run.stdout, re.MULTILINE) for run in (usual, every)]

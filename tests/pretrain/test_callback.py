@@ -21,6 +21,7 @@ from transformers.integrations import integration_utils
 import attngeo
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.pretrain import AttentionGeometryCallback
+from attngeo.provenance import machine, software
 from attngeo.scores.spec import score_names
 
 Build = Callable[[str], Any]
@@ -49,6 +50,9 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
     trainer = train(built(name), tmp_path, callback)
     frame = pd.read_parquet(tmp_path / "geometry.parquet")
     pd.testing.assert_frame_equal(frame, callback.frame)
+    scored = attngeo.score(built(name)).attrs
+    shared = ["model", "revision", "gamma", "device", "stack", *software(), *machine()]
+    assert {key: callback.frame.attrs[key] for key in shared} == {key: scored[key] for key in shared}
     assert frame.columns.tolist() == ["step", "stack", "layer", "head", *score_names(), "loss"]
     assert frame["step"].unique().tolist() == [0, 2, 4]
     columns = ["stack", "layer", "head", *score_names()]

@@ -105,6 +105,12 @@ def test_a_file_that_cannot_be_read(name: str, content: Any, facts: list[str], t
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_of_another_encoding_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = open_text(str(write_file(tmp_path / "a.txt", b"caf\xe9\n")))
+    assert [*source.read_batches()] == [*source.read_batches()] == [["caf\xe9"]]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_errors_after_the_first_rows_are_raised_when_they_are_read(tmp_path: Path) -> None:
     lines = ['{"text": "one"}'] * 5000
     path = write_file(tmp_path / "a.jsonl", "\n".join([*lines, '{"text"']))

@@ -419,6 +419,8 @@ class TestCommand:
         table = inside("cache", "list", cwd=kept)
         for text in ("gamma=3", "2 of 6", "demo:encoder"):
             assert text in table.stdout
+        assert {each["command"] for each in entries.values()} == {"score"}
+        assert sum(line.startswith("score ") for line in table.stdout.splitlines()) == 3
         assert "adapter" not in table.stdout  # which is at its default
         assert max(map(len, table.stdout.splitlines())) <= 80
         assert_states(table.stderr, "3 results", kept)

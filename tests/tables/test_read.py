@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -36,7 +37,7 @@ def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
     assert filter_rows(back, {"layer": ["11", 1]}, "rows")["layer"].tolist() == [1, 11]
     with refuses(UsageError, "rows has no row with layer = '2'", "1, 10, 11"):
         filter_rows(back, {"layer": [1, 2]}, "rows")
-    with refuses(UsageError, "head = '9'", "1.0, nan"):
+    with refuses(UsageError, "head = '9', expected one of: 1.0"):
         filter_rows(pd.DataFrame({"head": [1.0, None]}), {"head": 9}, "rows")
     with refuses(UsageError, "layer = []", "1, 10, 11"):
         filter_rows(back, {"layer": []}, "rows")
@@ -126,3 +127,11 @@ def test_names_that_look_like_numbers_stay_texts(suffix: str, tmp_path: Path) ->
         back = read_results(tmp_path / f"rows.{suffix}", ("model", "layer"), "x")
         assert back["model"].tolist() == back["revision"].tolist() == some
         assert back["unknown"].tolist() == [0.5] * len(some)
+
+
+def test_a_missing_value_is_not_offered_as_a_choice() -> None:
+    rows = pd.DataFrame({"head": pd.array([None, 0, 1], "Int64"), "note": ["", "", ""], "z": [math.nan] * 3})
+    for where, end in (({"head": 9}, "expected one of: 0, 1"), ({"note": "x"}, "one of: ''"), ({"z": 1}, "are empty")):
+        with pytest.raises(UsageError) as caught:
+            filter_rows(rows, where, "rows")
+        assert str(caught.value).endswith(end)

@@ -43,7 +43,7 @@ def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     for pattern in _list_patterns(stated.get("exclude")):
         if fnmatchcase(module, pattern):
             raise CorruptCheckpointError(
-                f"{module} is packed, and the configuration states that it is not (exclude); download it again"
+                f"{module} is packed, and the configuration states that it is not (exclude); copy or download it again"
             )
     _require_algorithms(stated.get("algo_config"))
     layer = stated.get("global_quant_config")

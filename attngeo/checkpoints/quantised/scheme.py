@@ -133,7 +133,7 @@ class Packed:
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about tensors that contradict one another."""
-        return CorruptCheckpointError(f"{self.name}: {problem}; download it again")
+        return CorruptCheckpointError(f"{self.name}: {problem}; copy or download it again")
 
     def unsupported(self, problem: str) -> UnsupportedModelError:
         """The error about a form that is not decoded."""

@@ -136,7 +136,7 @@ def is_skipped(module: str, skipped: Any) -> bool:
 
 def _refuse_skipped(module: str, field: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{module} is packed, and the configuration states that it is not ({field}); download it again"
+        f"{module} is packed, and the configuration states that it is not ({field}); copy or download it again"
     )
 
 
@@ -178,7 +178,7 @@ def _resolve_dynamic(stated: Mapping[str, Any], module: str) -> Mapping[str, Any
         entry = entries[pattern]
         if not isinstance(entry, Mapping):
             raise CorruptCheckpointError(
-                f"dynamic states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
+                f"dynamic states {pattern!r:.60} = {entry!r:.40}, expected a table; copy or download it again"
             )
         require_known(entry, DYNAMIC, f"the entry {pattern!r:.60} of dynamic")
         return {**stated, **entry}
@@ -205,7 +205,7 @@ def _resolve_extra(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
         entry = entries[pattern]
         if not isinstance(entry, Mapping):
             raise CorruptCheckpointError(
-                f"extra_config states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
+                f"extra_config states {pattern!r:.60} = {entry!r:.40}, expected a table; copy or download it again"
             )
         bits = entry.get("bits")
         if type(bits) is int and bits > 8:
@@ -227,7 +227,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
     ignored = stated.get("ignore") or []
     if not isinstance(ignored, Sequence) or isinstance(ignored, str):
         raise CorruptCheckpointError(
-            f"the configuration states ignore = {ignored!r:.40}, expected a list; download it again"
+            f"the configuration states ignore = {ignored!r:.40}, expected a list; copy or download it again"
         )
     if any(_rank_target(target, module) in (EXACT, PATTERNED) for target in ignored):
         raise _refuse_skipped(module, "ignore")
@@ -239,7 +239,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
             file_format = group.get("format") or stated.get("format")
             settings.append({**stated, **group["weights"], "format": file_format})
     if not settings:
-        raise CorruptCheckpointError("no group of config_groups states its weights; download it again")
+        raise CorruptCheckpointError("no group of config_groups states its weights; copy or download it again")
     return settings
 
 

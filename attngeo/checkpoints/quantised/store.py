@@ -185,7 +185,8 @@ class DecodingStore(OuterStore):
         stored = pieces.get(WEIGHT) or next(iter(pieces.values()))
         problem = f"and its tensor {missing} is missing" if missing else "and not in a form that is known"
         raise CorruptCheckpointError(
-            f"{stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; download it again"
+            f"{stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; "
+            "copy or download it again"
         )
 
     def _require_plain(self, pieces: Mapping[str, str]) -> None:
@@ -210,7 +211,8 @@ class DecodingStore(OuterStore):
             stored = [pieces[end] for end in ends if end in pieces]
             if len(stored) > 1:
                 raise CorruptCheckpointError(
-                    f"{stored[0]} and {stored[1]} are the {role} of one weight, expected one of them; download it again"
+                    f"{stored[0]} and {stored[1]} are the {role} of one weight, expected one of them; "
+                    "copy or download it again"
                 )
             if stored:
                 by_role[role] = stored[0]
