@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import AnalogyOptions, ExplainOptions
+from attngeo.analogies.options import CHECKS, COLUMNS, AnalogyOptions, ExplainOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
@@ -18,10 +18,12 @@ from attngeo.options import COMPUTATION, options_of
 from attngeo.papers.wibisono2023.options import require_corpus
 from attngeo.tables.write import write_table
 
+from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument
+from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument, plot_option
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, is_missing, print_table
+from .selection import Selection
+from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 # What --explain takes of the options of analogies.
 SHARED = ("questions", "seed")
+# The columns of a table of selected rows.
+BRIEF = ("level", "name", "questions", "known", "accuracy", "top5", "mrr", "mean_cosine")
 LONGEST_NAME = 24
 # What a narrow terminal does not show, of measures and of error terms.
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
@@ -58,6 +62,8 @@ TERMS: dict[str, Cell] = {
     "contexts": "contexts:d",
 }
 print_rows = partial(print_table, rule="tight")
+Plots = Annotated[list[Path] | None, plot_option("the accuracy in each category")]
+Conditions = Annotated[list[str] | None, condition_option("accuracy.min < 0.1", CHECKS)]
 
 Explain = Annotated[
     str | None,
@@ -79,6 +85,10 @@ def analogy(
     explain: Explain = None,
     training: ExplainOptions,
     outputs: Outputs,
+    selection: Selection,
+    plot: Plots = None,
+    fail_if: Conditions = None,
+    checks: Checks = None,
     questions_output: Annotated[
         Path | None, file_option("--questions-output", help="Write each question with its rank and the best candidates")
     ] = None,
@@ -101,14 +111,20 @@ def analogy(
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
         attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
+        attngeo analogy demo:minilm --plot a.html --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv
     """  # noqa: D400 - it ends with a question
     more = {"questions": questions_output, "comparisons": comparisons_output}
     extra = {name: path for name, path in more.items() if path is not None}
     questions = options.questions if explain is None else training.questions
     read = [*(models or []), explain, questions if isinstance(questions, str | Path) else None]
-    outputs.check(*read, more=extra.values())
-    _check_subject(models, explain, options, training, extra)
+    figures = plot or []
+    outputs.check(*read, more=[*extra.values(), checks], figures=figures)
+    of_models = {"plot": figures, "fail_if": fail_if, **selection.given}
+    _check_subject(models, explain, options, training, extra, [name for name, value in of_models.items() if value])
+    conditions = parse_conditions(fail_if, CHECKS)
+    require_conditions(checks, conditions)
+    selection.check(COLUMNS)
     require_questions(questions)
     for model in models or []:
         require_embedding(model)
@@ -127,9 +143,18 @@ def analogy(
             rows = result.scores
     for name, path in extra.items():
         write_table(getattr(result, name), path)
-    outputs.deliver(rows, print_explanation if explain is not None else lambda _: print_result(result))
+    if explain is not None:
+        outputs.deliver(rows, print_explanation)
+    elif selection.is_given:
+        several = ["model"] if rows["model"].nunique() > 1 else []
+        brief = selection.choose([*several, *BRIEF])
+        outputs.deliver(selection.select(rows), lambda selected: print_frame(selected[brief]), brief)
+    else:
+        outputs.deliver(rows, lambda _: print_result(result))
     for note in rows.attrs["notes"]:
         verbosity.note(f"note: {note}")
+    outputs.draw("analogies", [rows], figures)
+    conclude(rows, [], conditions, verbosity, checks)
 
 
 def _check_subject(
@@ -138,8 +163,12 @@ def _check_subject(
     options: AnalogyOptions,
     training: ExplainOptions,
     extra: Iterable[str],
+    of_models: Iterable[str],
 ) -> None:
-    """Raise UsageError unless there are models or a corpus, and for what has no effect on them."""
+    """Raise UsageError unless there are models or a corpus, and for what has no effect on them.
+
+    extra: further tables. of_models: other options that are about models alone.
+    """
     if explain is None:
         for name in sorted(training.model_fields_set - {*SHARED}):
             raise UsageError(f"${name} requires $explain, which trains the embeddings", name, "explain")
@@ -151,7 +180,7 @@ def _check_subject(
             f"$explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out", "explain"
         )
     chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
-    for name in (*chosen, *(f"{name}_output" for name in extra)):
+    for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):
         if name not in SHARED:
             raise UsageError(f"${name} has no effect with $explain; leave it out", name, "explain")
 

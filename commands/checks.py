@@ -10,15 +10,17 @@ import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
-from attngeo.scores.conditions import HEADS, LAYERS, Checkable, Condition
+from attngeo.scores.conditions import HEADS, LAYERS, OVER, Checkable, Condition, parse_condition
 from attngeo.tables.write import write_table
 
 from .messages import describe_error, say
 from .outputs import Verbosity
-from .study import SEVERAL_FAILED
+from .study import SEVERAL_FAILED, describe_failures
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attngeo.studies.run import RunOutcome
 
 # The exit code if a condition is true.
 CHECK_FAILED = 1
@@ -41,10 +43,22 @@ Checks = Annotated[
 def condition_option(example: str, checks: Checkable) -> Any:
     """The option --fail-if. checks: what conditions may say of the table of the command."""
     text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {checks.describe()}"
-    text += f"; with --per-head, names begin with {LAYERS}. or {HEADS}."
+    if checks.units == OVER:
+        text += f"; with --per-head, names begin with {LAYERS}. or {HEADS}."
     if checks.has_baseline:
         text += "; and baseline.NAME, with --baseline FILE (see --help-all)"
     return typer.Option("--fail-if", metavar="CONDITION", help=text, rich_help_panel=RESULTS)
+
+
+def parse_conditions(texts: Sequence[str] | None, checks: Checkable) -> list[Condition]:
+    """The conditions on a table that has no baseline. Raises UsageError for another one."""
+    conditions = [parse_condition(text, checks) for text in texts or ()]
+    for condition in conditions:
+        if condition.needs_baseline:
+            raise UsageError(
+                f"the condition {condition.expression!r} compares with a baseline, which only attngeo score has"
+            )
+    return conditions
 
 
 def require_conditions(checks: Path | None, conditions: Sequence[Condition]) -> None:
@@ -79,6 +93,27 @@ def check_conditions(
     if path is not None:
         write_table(type(rows)(lines, columns=[*COLUMNS]), path)
     return complaints
+
+
+def conclude(
+    rows: pd.DataFrame,
+    outcomes: Sequence[RunOutcome[pd.DataFrame]],
+    conditions: list[Condition],
+    verbosity: Verbosity,
+    checks: Path | None = None,
+) -> None:
+    """Check the conditions, then say what failed, and exit with its code, if something did.
+
+    rows: of all models. outcomes: of each. checks: file of a table of all checks; None for no table.
+    """
+    complaints = check_conditions(conditions, rows, None, verbosity, checks) if len(rows) else []
+    failures = describe_failures(outcomes)
+    for text in dict.fromkeys((*complaints, *failures)):
+        say(text)
+    if failures:
+        raise typer.Exit(SEVERAL_FAILED)
+    if complaints:
+        raise typer.Exit(CHECK_FAILED)
 
 
 def end_with_failures(complaints: Sequence[str], failures: Sequence[AttnGeoError], *, alone: bool) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attngeo
 from attngeo.bounds.names import printable
 from attngeo.changes.compare import list_pairs, refuse_repeats
 from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns
@@ -131,10 +130,7 @@ def compare(
             deliver_summary(join_frames(frames), SUMMARISED, STACK, outputs, selection)
         else:
             _deliver(frames, outputs, options, selection, verbosity)
-        if figures:
-            figure = attngeo.plot("change-map", outputs.name(join_frames(frames)))
-            for path in figures:
-                attngeo.save_figure(figure, path)
+        outputs.draw("change-map", [join_frames(frames)], figures)
         complaints = check_conditions(conditions, join_frames(frames), None, verbosity, checks)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     end_with_failures(complaints, failures, alone=alone)
@@ -181,7 +177,7 @@ def _deliver(
     several = ["other"] if len(frames) > 1 else []
     heads = ["head"] if options.per_head else []
     overlaps = OVERLAPS[options.circuit] if options.per_head else ()
-    brief = list(selection.columns) or [*several, "stack", "layer", *heads, "change", "cosine", *overlaps]
+    brief = selection.choose([*several, "stack", "layer", *heads, "change", "cosine", *overlaps])
 
     named = [outputs.name(frame) for frame in frames]
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import split_adapter_weight
-from attngeo.circuits.compose_options import KINDS, ComposeOptions
+from attngeo.circuits.compose_options import CHECKS, COLUMNS, KINDS, ComposeOptions
 from attngeo.options import RESULTS, Options, option
+from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
-from attngeo.session import ResultOptions, Session
+from attngeo.session import ResultOptions, Session, StudyOptions
 
+from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import Model, ModelOutputs, Verbosity
-from .study import ask_models
-from .tables import Cell, Terminal, format_number, print_table
+from .outputs import ModelOutputs, Verbosity
+from .selection import Order
+from .study import Models, ModelsFile, ask_models, list_all
+from .tables import Cell, Terminal, format_number, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Conditions = Annotated[list[str] | None, condition_option("composition.max > 0.9", CHECKS)]
 # From so many impossible pairs on, the threshold is not just the largest z of them.
 ENOUGH = 1_000
 # Rows and columns of a map of layers; each is one layer if there are no more.
@@ -46,18 +49,29 @@ MEANING = (
 class Printed(Options):
     """What the terminal shows."""
 
-    top: int = option(20, "Number of the strongest pairs of each kind to print", panel=RESULTS, metavar="N", least=0)
+    top: int = option(
+        20,
+        "Number of the strongest pairs of each kind to print, or of rows with --sort or --columns",
+        panel=RESULTS,
+        metavar="N",
+        least=0,
+    )
 
 
 @with_options
 def compose(
     *,
-    model: Model,
     options: ComposeOptions,
+    models: Models = None,
+    models_file: ModelsFile = None,
     printed: Printed,
     outputs: ModelOutputs,
+    order: Order,
+    fail_if: Conditions = None,
+    checks: Checks = None,
     hub: HubAccess,
     results: ResultOptions,
+    study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
     """Measure how much of what each head writes the heads of later layers read, by the weights alone.
@@ -72,20 +86,37 @@ def compose(
         attngeo compose demo:minilm
         attngeo compose openai-community/gpt2 --kind k --fold-norm -o pairs.parquet
         attngeo compose ./checkpoint --from-layers 0-11 --to-layers 12-23
-        attngeo compose ./checkpoint --memory 4GB
+        attngeo compose ./checkpoint --sort z --columns kind,from_layer,to_layer,z
+        attngeo compose ./checkpoint --fail-if 'composition.max > 0.9'
     """
-    read = [model, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
-    outputs.check(*read)
-    outputs.check_labels([model])
-    require_model(model, options.adapter, options.config)
+    read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
+    outputs.check(*read, more=[checks])
+    conditions = parse_conditions(fail_if, CHECKS)
+    require_conditions(checks, conditions)
+    order.check(COLUMNS)
+    listed = list_all(models, models_file, hub, command="compose", verbosity=verbosity)
+    outputs.check(*listed, more=[checks])
+    outputs.check_labels(listed)
+    session = Session(hub=hub, study=study, results=results)
+    outcomes = ask_models(QUESTIONS["compose"], listed, session, verbosity, options=options)
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    rows = join_frames(frames)
+    if frames:
+        several = ["model"] if len(frames) > 1 else []
+        brief = order.choose([*several, *BRIEF])
 
-    session = Session(hub=hub, results=results)
-    (outcome,) = ask_models(QUESTIONS["compose"], [model], session, verbosity, options=options)
-    rows = outcome.result
-    assert rows is not None  # the failure of the only model is raised
-    outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top), BRIEF)
-    for text in _list_notes(rows):
-        verbosity.note(f"note: {model}: {text}")
+        def print_tables(selected: pd.DataFrame) -> None:
+            if order.is_given:
+                print_frame(selected[brief].head(printed.top))
+                return
+            for frame in frames:
+                _print_routes(outputs.name(frame), printed.top)
+
+        outputs.deliver(order.select(rows), print_tables, brief)
+        for frame in frames:
+            for text in _list_notes(frame):
+                verbosity.note(f"note: {frame.attrs['model']}: {text}")
+    conclude(rows, outcomes, conditions, verbosity, checks)
 
 
 def _print_routes(frame: pd.DataFrame, top: int) -> None:

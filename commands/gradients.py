@@ -9,24 +9,38 @@ from attngeo import gradients as library
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.gradients.options import CHANGE, GradientOptions
+from attngeo.errors import UsageError
+from attngeo.gradients.options import CHANGE, CHECKS, GradientOptions, gradient_columns
 from attngeo.pretrain.sources import require_text_data
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.spec import default_scores
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import write_table
 
+from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import Model, ModelOutputs, Verbosity, file_option
+from .outputs import ModelOutputs, Verbosity, file_option, plot_option
 from .progress import Bar
 from .score import print_stacks
-from .tables import Cell, print_table, score_format
+from .selection import Selection
+from .study import Models, ModelsFile, ask_models, list_all
+from .tables import Cell, print_frame, print_table, score_format
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attngeo.gradients.measuring import Gradients
 
 PairsOutput = Annotated[
     Path | None,
     file_option("--pairs-output", help="Write the gradient of each pair of tokens of the first sequence, by its logit"),
 ]
+Plots = Annotated[list[Path] | None, plot_option("the updates of each layer")]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0", CHECKS)]
+# The columns of a table of selected rows.
+BRIEF = ("stack", "layer", "head", "symmetry", "directionality", "symmetry_chance", "directionality_chance")
 # Titles of the columns of an update, as a terminal has room for them.
 TITLES = {
     "column_spread": "columns", "row_spread": "rows", "beta_symmetry": "pairs", "context_share": "context",
@@ -37,11 +51,17 @@ TITLES = {
 @with_options
 def gradients(
     *,
-    model: Model,
     options: GradientOptions,
+    models: Models = None,
+    models_file: ModelsFile = None,
     outputs: ModelOutputs,
     pairs_output: PairsOutput = None,
+    selection: Selection,
+    plot: Plots = None,
+    fail_if: Conditions = None,
+    checks: Checks = None,
     hub: HubAccess,
+    study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
     """Score the updates that a text asks of every query-key matrix: where its scores come from.
@@ -59,19 +79,57 @@ def gradients(
         attngeo gradients demo:decoder --text notes.txt --sequences 48 -o updates.csv
         attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
         attngeo gradients demo:decoder --pairs-output pairs.parquet
+        attngeo gradients './checkpoints/*' --plot updates.html --jobs 2
     """
-    outputs.check(model, more=[pairs_output], data=options.text)
-    outputs.check_labels([model])
-    require_model(model)
+    more = [pairs_output, checks]
+    figures = plot or []
+    outputs.check(models_file, more=more, figures=figures, data=options.text)
+    conditions = parse_conditions(fail_if, CHECKS)
+    require_conditions(checks, conditions)
+    selection.check(gradient_columns())
+    listed = list_all(models, models_file, hub, command="gradients", verbosity=verbosity)
+    outputs.check(*listed, more=more, figures=figures, data=options.text)
+    outputs.check_labels(listed)
     require_text_data(options.text)
+    if pairs_output is None:
+        session = Session(hub=hub, study=study)
+        outcomes = ask_models(QUESTIONS["gradients"], listed, session, verbosity, options=options)
+    else:
+        found = _measure_pairs(listed, pairs_output, options, hub, verbosity)
+        outcomes = [RunOutcome(0, listed[0], found.rows)]
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    rows = join_frames(frames)
+    if frames:
+        several = ["model"] if len(frames) > 1 else []
+        brief = selection.choose([*several, *BRIEF])
 
+        def print_tables(selected: pd.DataFrame) -> None:
+            if selection.is_given:
+                print_frame(selected[brief])
+                return
+            for frame in frames:
+                _print_updates(outputs.name(frame))
+
+        outputs.deliver(selection.select(rows), print_tables, brief)
+        for frame in frames:
+            for text in _list_notes(frame):
+                verbosity.note(f"note: {frame.attrs['model']}: {text}")
+        outputs.draw("updates", frames, figures)
+    conclude(rows, outcomes, conditions, verbosity, checks)
+
+
+def _measure_pairs(
+    models: list[str], path: Path, options: GradientOptions, hub: HubAccess, verbosity: Verbosity
+) -> Gradients:
+    """The updates of the only model, whose gradients of pairs of tokens are written to a file."""
+    if len(models) > 1:
+        raise UsageError(f"--pairs-output is about one model, and {len(models)} are given; leave out the others")
+    (model,) = models
+    require_model(model)
     with Bar(model, verbosity) as progress:
         found = library.measure(model, options=options, hub=hub, progress=progress)
-    if pairs_output is not None:
-        write_table(found.tabulate_pairs(), pairs_output)
-    outputs.deliver(found.rows, _print_updates)
-    for text in _list_notes(found.rows):
-        verbosity.note(f"note: {model}: {text}")
+    write_table(found.tabulate_pairs(), path)
+    return found
 
 
 def _print_updates(frame: pd.DataFrame) -> None:

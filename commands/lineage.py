@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attngeo.changes.lineage import list_candidates
-from attngeo.changes.lineage_options import VERDICTS, LineageOptions
+from attngeo.changes.lineage_options import CHECKS, LINEAGE_COLUMNS, VERDICTS, LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
@@ -18,10 +17,12 @@ from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.models import list_models
 
+from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
 from .outputs import Model, ModelOutputs, Verbosity, complete_models
-from .study import ask_models, deliver
-from .tables import Cell, Terminal, is_missing, print_table
+from .selection import Selection
+from .study import ask_models
+from .tables import Cell, Terminal, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,7 @@ Candidates = Annotated[
         autocompletion=complete_models,
     ),
 ]
+Conditions = Annotated[list[str] | None, condition_option("z.max > 5", CHECKS)]
 CandidatesFile = Annotated[
     str | None,
     typer.Option(
@@ -90,6 +92,9 @@ def lineage(
     models_file: CandidatesFile = None,
     options: LineageOptions,
     outputs: ModelOutputs,
+    selection: Selection,
+    fail_if: Conditions = None,
+    checks: Checks = None,
     hub: HubAccess,
     results: ResultOptions,
     study: StudyOptions,
@@ -111,18 +116,30 @@ def lineage(
         attngeo lineage ./base ./merged ./pruned --align
         attngeo lineage ./base --models candidates.txt --jobs 4
     """
-    outputs.check(model, models_file)
+    outputs.check(model, models_file, more=[checks])
+    conditions = parse_conditions(fail_if, CHECKS)
+    require_conditions(checks, conditions)
+    selection.check(LINEAGE_COLUMNS)
     if not candidates and models_file is None:
         raise UsageError("Missing argument 'CANDIDATE...', or --models FILE (see attngeo lineage --help)")
     listed = list_models(candidates or [], models_file, hub=hub)
-    outputs.check(*listed)
+    outputs.check(*listed, more=[checks])
     pairs = list_candidates([model, *listed], options)
     outputs.check_labels([model, *listed])
     session = Session(hub=hub, study=study, results=results)
     outcomes = ask_models(QUESTIONS["lineage"], pairs, session, verbosity, options=options)
     rows = join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
-    show = partial(_print, align=options.align, verbosity=verbosity)
-    deliver(rows, outcomes, outputs, show, BRIEF)
+    if len(rows):
+        brief = selection.choose(BRIEF)
+
+        def show(selected: pd.DataFrame) -> None:
+            if selection.is_given:
+                print_frame(selected[brief])
+            else:
+                _print(selected, align=options.align, verbosity=verbosity)
+
+        outputs.deliver(selection.select(rows), show, brief)
+    conclude(rows, outcomes, conditions, verbosity, checks)
 
 
 def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import PrivateAttr
 
+import attngeo
 from attngeo.bounds.disks import fold_name, is_same_file
 from attngeo.checkpoints.reference import local_path
 from attngeo.checkpoints.suggestions import local_names
@@ -234,6 +235,11 @@ class Outputs(Options):
     def name(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows as people see them."""
         return frame
+
+    def draw(self, kind: str, frames: Sequence[pd.DataFrame], figures: Iterable[Path]) -> None:
+        """Draw the rows of each model with their labels, and save the figure in each of these files."""
+        for path in figures:
+            attngeo.save_figure(attngeo.plot(kind, [self.name(frame) for frame in frames]), path)
 
 
 class ModelOutputs(Outputs, LabelOptions):

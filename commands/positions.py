@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
-from attngeo.positions.options import PositionOptions, position_columns
+from attngeo.positions.options import CHECKS, PositionOptions, position_columns
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
+from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import ModelOutputs, Summary, Verbosity
+from .outputs import ModelOutputs, Summary, Verbosity, plot_option
 from .selection import Selection, deliver_summary
-from .study import Models, ask_models, deliver, list_all
+from .study import Models, ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from attngeo.studies.run import RunOutcome
 
+Plots = Annotated[list[Path] | None, plot_option("the map of fast rotary pairs")]
+Conditions = Annotated[list[str] | None, condition_option("fast_share.max < 0.3", CHECKS)]
 # Heads that are listed one by one: those that prefer the previous token most.
 MOST_HEADS = 10
 # The kernel of these heads, as a terminal has room for it.
@@ -43,9 +47,13 @@ def positions(
     *,
     options: PositionOptions,
     models: Models = None,
+    models_file: ModelsFile = None,
     outputs: ModelOutputs,
     selection: Selection,
     summary: Summary = False,
+    plot: Plots = None,
+    fail_if: Conditions = None,
+    checks: Checks = None,
     hub: HubAccess,
     results: ResultOptions,
     study: StudyOptions,
@@ -65,12 +73,16 @@ def positions(
         attngeo positions demo:decoder
         attngeo positions HuggingFaceTB/SmolLM2-135M --sort fast_share --top 10
         attngeo positions ./checkpoint -o positions.csv
-        attngeo plot position-map positions.csv
+        attngeo positions ./checkpoint --plot map.html --fail-if 'peak.min > 8'
     """
-    outputs.check(options.config, *(split_adapter_weight(text)[0] for text in options.adapter))
+    figures = plot or []
+    read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
+    outputs.check(*read, more=[checks], figures=figures)
+    conditions = parse_conditions(fail_if, CHECKS)
+    require_conditions(checks, conditions)
     selection.check(spread_columns(SUMMARISED) if summary else position_columns())
-    listed = list_all(models, None, hub, command="positions", verbosity=verbosity)
-    outputs.check(*listed)
+    listed = list_all(models, models_file, hub, command="positions", verbosity=verbosity)
+    outputs.check(*listed, more=[checks], figures=figures)
     outputs.check_labels(listed)
     outcomes = ask_models(
         QUESTIONS["positions"],
@@ -81,13 +93,16 @@ def positions(
         note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    rows = join_frames(frames)
     if summary and frames:
-        deliver_summary(join_frames(frames), SUMMARISED, ("model", "stack"), outputs, selection)
-        frames = []
-    several = ["model"] if len(frames) > 1 else []
-    print_rows = partial(_print, selection=selection, verbosity=verbosity)
-    brief = list(selection.columns) or [*several, *BRIEF]
-    deliver(_join(frames, selection), outcomes, outputs, print_rows, brief)
+        deliver_summary(rows, SUMMARISED, ("model", "stack"), outputs, selection)
+    elif frames:
+        several = ["model"] if len(frames) > 1 else []
+        print_rows = partial(_print, selection=selection, verbosity=verbosity)
+        outputs.deliver(selection.select(rows), print_rows, selection.choose([*several, *BRIEF]))
+    if frames:
+        outputs.draw("position-map", frames, figures)
+    conclude(rows, outcomes, conditions, verbosity, checks)
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:
@@ -98,17 +113,11 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> 
         verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
 
 
-def _join(frames: list[pd.DataFrame], selection: Selection) -> pd.DataFrame:
-    """The selected rows of all models."""
-    rows = join_frames(frames)
-    return selection.select(rows) if frames else rows
-
-
 def _print(rows: pd.DataFrame, selection: Selection, verbosity: Verbosity) -> None:
     """Print the selected rows; or of each model a line for each layer, and heads one by one. Notes are on stderr."""
     if selection.is_given:
         several = ["model"] if "model" in rows and rows["model"].nunique() > 1 else []
-        print_frame(rows[list(selection.columns) or [*several, *BRIEF]])
+        print_frame(rows[selection.choose([*several, *BRIEF])])
         return
     for model, frame in rows.groupby("model", sort=False):
         title = " · ".join(filter(None, [str(model), _show_type(frame)]))

@@ -173,10 +173,7 @@ def score(
             _deliver_summary(frames, outputs, options, selection)
         else:
             _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
-        if figures:
-            figure = attngeo.plot("heatmap", [outputs.name(frame) for frame in frames])
-            for path in figures:
-                attngeo.save_figure(figure, path)
+        outputs.draw("heatmap", frames, figures)
         complaints += check_conditions(conditions, join_frames(frames), earlier, verbosity, checks)
         complaints += disagreements
         for text in notes:
@@ -288,7 +285,7 @@ def _deliver(
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified
 
-    brief = selection.columns or _columns_for_people(options, several=len(frames) > 1)
+    brief = selection.choose(_columns_for_people(options, several=len(frames) > 1))
 
     named = [outputs.name(frame) for frame in frames]
 
@@ -318,7 +315,7 @@ def _deliver_summary(
     summarised.attrs |= rows.attrs | summarised.attrs
     place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
     spread = [str(name) for name in summarised if str(name).endswith(QUARTILES)]
-    brief = list(selection.columns) or [*place, "layers", *spread]
+    brief = selection.choose([*place, "layers", *spread])
 
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:

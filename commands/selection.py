@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Selection(Options):
-    """The rows and columns of a table that are written and printed: by default all of them."""
+class Order(Options):
+    """The columns of a table that are written and printed, and the order of its rows: by default as they are."""
 
     columns: Sequence[str] = option(
         (),
@@ -30,7 +30,6 @@ class Selection(Options):
     sort: str | None = option(
         None, "Sort by this column, the largest value first; -COLUMN for the smallest", panel=RESULTS, metavar="COLUMN"
     )
-    top: int | None = option(None, "Only the first so many rows", panel=RESULTS, metavar="N", least=1)
 
     @property
     def is_given(self) -> bool:
@@ -43,6 +42,10 @@ class Selection(Options):
         columns = dict.fromkeys(self.columns, "columns")
         return columns if self.sort is None else columns | {self.sort.removeprefix("-"): "sort"}
 
+    def choose(self, usual: Iterable[str]) -> list[str]:
+        """The columns that people see: those that are named, or the usual ones and that by which rows are sorted."""
+        return list(self.columns) or [*dict.fromkeys((*usual, *self.named_columns))]
+
     def check(self, known: Collection[str]) -> None:
         """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""
         if "columns" in self.model_fields_set and not self.columns:
@@ -52,15 +55,26 @@ class Selection(Options):
                 raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The selected rows and columns; missing values are sorted to the end."""
+        """The selected columns of the rows in their order; missing values are sorted to the end."""
+        about = rows.attrs
         if self.sort is not None:
             ascending = self.sort.startswith("-")
             rows = rows.sort_values(self.sort.removeprefix("-"), ascending=ascending, kind="stable")
-        if self.top is not None:
-            rows = rows.head(self.top)
         if self.columns:
             rows = rows[[*self.columns]]
-        return rows.reset_index(drop=True)
+        rows = rows.reset_index(drop=True)
+        rows.attrs = about
+        return rows
+
+
+class Selection(Order):
+    """The rows and columns of a table that are written and printed: by default all of them."""
+
+    top: int | None = option(None, "Only the first so many rows", panel=RESULTS, metavar="N", least=1)
+
+    def select(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The selected rows and columns; missing values are sorted to the end."""
+        return super().select(rows).iloc[: self.top]
 
 
 def deliver_summary(
@@ -80,6 +94,6 @@ def deliver_summary(
     brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
 
     def print_rows(selected: pd.DataFrame) -> None:
-        print_frame(selected[list(selection.columns) or brief])
+        print_frame(selected[selection.choose(brief)])
 
-    outputs.deliver(selection.select(summarised), print_rows, list(selection.columns) or paper)
+    outputs.deliver(selection.select(summarised), print_rows, selection.choose(paper))

@@ -156,11 +156,19 @@ def deliver(
     """Write and print the rows, then report the runs that failed. print_table, brief: as of `Outputs.deliver`."""
     if len(frame):
         outputs.deliver(frame, print_table, brief)
-    failed = [outcome for outcome in outcomes if outcome.failure is not None]
-    for outcome in failed:
-        assert outcome.failure is not None
-        text = describe_error(outcome.failure)
-        needs_name = outcome.is_raised and not text.startswith((f"{outcome.name}:", f"{outcome.name}/"))
-        say(f"{outcome.name}: {text}" if needs_name else text)
-    if failed:
+    failures = describe_failures(outcomes)
+    for text in failures:
+        say(text)
+    if failures:
         raise typer.Exit(SEVERAL_FAILED)
+
+
+def describe_failures(outcomes: Sequence[RunOutcome[Any]]) -> list[str]:
+    """Why runs failed, a line each, with the name of the run."""
+    lines = []
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            text = describe_error(outcome.failure)
+            needs_name = outcome.is_raised and not text.startswith((f"{outcome.name}:", f"{outcome.name}/"))
+            lines.append(f"{outcome.name}: {text}" if needs_name else text)
+    return lines

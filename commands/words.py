@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.circuits.word_options import WordOptions
+from attngeo.circuits.word_options import COLUMNS, WordOptions
 
 from .declare import with_options
 from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument
 from .progress import Bar
-from .tables import Cell, print_table
+from .selection import Order
+from .tables import Cell, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ def words(
     model: Annotated[str, model_argument(MODEL_HELP)],
     options: WordOptions,
     outputs: Outputs,
+    order: Order,
     hub: HubAccess,
     verbosity: Verbosity,
 ) -> None:
@@ -42,6 +44,7 @@ def words(
         attngeo words openai-community/gpt2 --circuit ov -o pairs.csv
     """
     outputs.check(model, options.tokens)
+    order.check(COLUMNS)
     require_model(model)
 
     from attngeo.circuits.words import words as find_words
@@ -50,7 +53,7 @@ def words(
         frame = find_words(model, options=options, hub=hub, progress=progress)
     for note in frame.attrs["notes"]:
         verbosity.note(f"note: {model}: {note}")
-    outputs.deliver(frame, print_pairs)
+    outputs.deliver(order.select(frame), print_frame if order.is_given else print_pairs, list(order.columns))
 
 
 def print_pairs(frame: pd.DataFrame) -> None:

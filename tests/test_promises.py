@@ -15,7 +15,7 @@ from attngeo.changes.compare_options import CompareOptions, compare_columns
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.choices import Circuit, OneCircuit
 from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
-from attngeo.circuits.words import COLUMNS as WORDS_COLUMNS
+from attngeo.circuits.word_options import COLUMNS as WORDS_COLUMNS
 from attngeo.errors import UsageError
 from attngeo.gradients import measure as measure_gradients
 from attngeo.gradients.options import gradient_columns

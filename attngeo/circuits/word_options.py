@@ -1,10 +1,15 @@
-"""Options of `attngeo.words`. Imports nothing heavy."""
+"""Options and columns of `attngeo.words`. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
+
+COLUMNS = (
+    "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
+    "value", "chance",
+)  # fmt: skip
 
 
 class WordOptions(Options):

@@ -22,7 +22,7 @@ from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF, advise
 from attngeo.circuits.products import HeadFactors, Side, copying_score, find_pairs
-from attngeo.circuits.word_options import WordOptions
+from attngeo.circuits.word_options import COLUMNS, WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
@@ -42,10 +42,6 @@ from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.session import Session
 
-COLUMNS = (
-    "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
-    "value", "chance",
-)  # fmt: skip
 # Stacks that read no embeddings of tokens; keys of cross-attention read what an encoder makes of them.
 WITHOUT_TOKENS = ("vision", "audio", "cross")
 FOLDED = ReadingOptions(fold_norm=True, device="cpu")

@@ -58,7 +58,7 @@ RECIPE: dict[str, Any] = {
             ],
         },
     ],
-    "check": [{"of": "s", "models": ["demo:decoder"], "fail_if": "symmetry.median < 0.2"}],
+    "check": [{"of": "s", "models": ["demo:decoder"], "fail_if": "layers.symmetry.median < 0.2"}],
 }  # fmt: skip
 # The options of real numbers; a whole one arrives as a real one.
 REAL = (

@@ -312,7 +312,7 @@ def test_captions_say_of_which_results_and_rows_and_what_is_shown(recipe: Path, 
     change(recipe, '{ of = "scores", show = "summary" }', ", ".join(f"{{ of = {keys} }}" for keys in tables))
     text = (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()
     size = "Median symmetry against the number of parameters"
-    for caption in (f"{size}, with the published models \\(Fig. 2\\) \\(scores\\)", f"{size} \\(scores\\)", "Own"):
+    for caption in (f"{size}, with the published models (Fig. 2) (scores)", f"{size} (scores)", "Own"):
         assert f"\n*{caption}*" in text
     for caption in (
         "scores: all rows where layer = 0 or 1 and stack = encoder", "Mine", "scores: medians over layers",

@@ -178,7 +178,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tabular fit header.csv", 4, ("header.csv has 0 rows",)),
     ("tabular fit table.csv --test empty.csv", 4, ("empty.csv is empty",)),
     ("tabular fit table.csv --epochs 1.5", 2, ("--epochs is '1.5'", "whole number")),
-    ("tabular fit table.csv --target yy", 4, ("did you mean y?",)),
+    ("tabular fit table.csv --target yy", 2, ("did you mean y?",)),
     ("tabular fit table.csv --target y --methods atnn", 2, ("did you mean atn?",)),
     ("tabular predict none table.csv", 3, ("none", "tabular fit")),
     ("tabular impute empty table.csv", 4, ("empty",)),

@@ -383,7 +383,7 @@ def test_a_data_set_that_cannot_be_used_leaves_the_model_as_it_was() -> None:
     model = small().partial_fit(rows, labels)
     before = model.predict_proba(rows)
     for bad, wrong, facts in (
-        (rows, np.linspace(0, 1, 20), ["continuous"]),
+        (rows, np.linspace(0, 1, 20), ["fractions"]),
         (rows.assign(a="z"), labels, ["row 1", "'a'", "'z'", "x, y"]),
         (rows.assign(age=pd.Timestamp("2020-01-01")), labels, ["'age'"]),
     ):
@@ -556,7 +556,7 @@ FRAME, TARGET = draw_table()
         (FRAME, np.zeros(60), ["one class", 2]),
         (FRAME, np.full(60, None), ["no label"]),
         (FRAME, np.arange(60).astype(str), [60, "classes"]),
-        (FRAME, np.linspace(0, 1, 60), ["continuous", "qcut"]),
+        (FRAME, np.linspace(0, 1, 60), ["fractions", "qcut"]),
         (FRAME.assign(mass=np.inf), TARGET, ["'mass'", "infinity"]),
         (FRAME.assign(mass=pd.Timestamp("2020-01-01")), TARGET, ["'mass'", "dates"]),
         (FRAME.assign(mass=[[1]] * 60), TARGET, ["'mass'"]),
