@@ -79,10 +79,17 @@ class AnalogyOptions(ProbeSettings):
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT)
     method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
     top_k: int = option(
-        5, "Number of best candidates to keep for each question (--questions-output)", panel=COMPUTATION, least=1
+        5,
+        "Number of best candidates to keep for each question (--questions-output)",
+        panel=COMPUTATION,
+        advanced=True,
+        least=1,
     )
     own: bool = option(
-        False, "Report each model also on all questions that it knows, not only on the common ones", panel=COMPUTATION
+        False,
+        "Report each model also on all questions that it knows, not only on the common ones",
+        panel=COMPUTATION,
+        advanced=True,
     )
     draws: int = option(
         2000,
@@ -140,7 +147,7 @@ class ExplainOptions(Options):
         metavar="NAME|FILE",
     )
     dimensions: int = option(
-        100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, least=1, most=10_000
+        100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, advanced=True, least=1, most=10_000
     )
     positions: bool = option(
         False,

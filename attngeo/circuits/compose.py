@@ -17,7 +17,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
 from attngeo.questions.frames import KEPT_FORM
 from attngeo.questions.table import QUESTIONS
-from attngeo.session import ResultOptions, Session
+from attngeo.session import ResultOptions, Session, StudyOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 QUANTILE = 0.999
 
 
-class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions):
+class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `compose`."""
 
     options: ComposeOptions | None = None
     hub: HubAccess | None = None
     results: ResultOptions | None = None
+    study: StudyOptions | None = None
     progress: ProgressCallback | None = None
 
 
 @takes(ComposeKeywords)
 def compose(  # noqa: D417 - the keywords are those of a session
-    model: Model, options: ComposeOptions, *, session: Session
+    model: Model | Sequence[Model], options: ComposeOptions, *, session: Session
 ) -> pd.DataFrame:
     """How much of what each head writes each head of a later layer reads, by its queries, its keys and its values.
 
@@ -54,13 +55,16 @@ def compose(  # noqa: D417 - the keywords are those of a session
     model shows what a pair does.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+            several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
         options: which pairs, and how; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept compositions; its field is a keyword, too:
             {results}
+        study: how several models are asked; its fields are keywords, too:
+            {study}
         progress: called before each layer.
 
     Returns:

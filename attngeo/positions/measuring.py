@@ -5,6 +5,7 @@ Imports nothing heavy: pandas when a table is made, torch when it is computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attngeo.checkpoints.access import HubAccess
@@ -14,24 +15,25 @@ from attngeo.positions.options import PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
 from attngeo.questions.table import QUESTIONS
-from attngeo.session import ResultOptions, Session
+from attngeo.session import ResultOptions, Session, StudyOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class PositionKeywords(PositionOptions, HubAccess, ResultOptions):
+class PositionKeywords(PositionOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `measure`."""
 
     options: PositionOptions | None = None
     hub: HubAccess | None = None
     results: ResultOptions | None = None
+    study: StudyOptions | None = None
     progress: ProgressCallback | None = None
 
 
 @takes(PositionKeywords)
 def measure(  # noqa: D417 - the keywords are those of a session
-    model: Model, options: PositionOptions, *, session: Session
+    model: Model | Sequence[Model], options: PositionOptions, *, session: Session
 ) -> pd.DataFrame:
     """Where each head of a model looks by position alone, from its queries and keys.
 
@@ -39,13 +41,16 @@ def measure(  # noqa: D417 - the keywords are those of a session
     are. The position kernel κ(Δ) says which: see `attngeo.geometry.positions`. Results are kept as those of `score`.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+            several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
         options: which heads, and which form; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept results; its field is a keyword, too:
             {results}
+        study: how several models are asked; its fields are keywords, too:
+            {study}
         progress: called before each file and layer.
 
     Returns:
