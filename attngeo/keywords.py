@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from itertools import chain
+from pathlib import Path
 from types import NoneType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
@@ -118,7 +119,8 @@ def choose_options(name: str, options_class: type[Options], start: Any, chosen: 
     if start is None:
         return options_class(**chosen)
     if not isinstance(start, options_class):
-        raise UsageError(f"${name} is {start!r:.60}, expected {options_class.__name__}", name)
+        advice = "; several models are given as one list" if isinstance(start, str | Path) else ""
+        raise UsageError(f"${name} is {start!r:.60}, expected {options_class.__name__}{advice}", name)
     return start.replace(**chosen)
 
 

@@ -236,14 +236,14 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     known = frame.dropna(subset="change")
     is_head = known["head"].notna()
     if known.empty:
-        sys.stdout.write("no layer or head has a change; the column note says why\n")
+        sys.stdout.write("no layer or head has a change; the notes say why\n")
         return
     if not known["change"].any():
         text = f"nothing changed in {CHANGED[options.circuit]}"
         if len(known) < len(frame):
             text += f", in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
             text += f" and {is_head.sum()} of {frame['head'].notna().sum()} heads"
-            text += "; the others have no change, and the column note says why"
+            text += "; the others have no change, and the notes say why"
         sys.stdout.write(f"{text}\n")
         return
     known = known[known["change"] > 0]

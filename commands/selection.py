@@ -70,7 +70,7 @@ class Order(Options):
 class Selection(Order):
     """The rows and columns of a table that are written and printed: by default all of them."""
 
-    top: int | None = option(None, "Only the first so many rows", panel=RESULTS, metavar="N", least=1)
+    top: int | None = option(None, "Write and print only the first so many rows", panel=RESULTS, metavar="N", least=1)
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The selected rows and columns; missing values are sorted to the end."""

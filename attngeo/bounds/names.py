@@ -121,8 +121,8 @@ def explain_pattern(text: str) -> str:
         problem = f" in {where}" if where.is_dir() else f": there is no folder {where}"
         return f"; it is a pattern, and nothing matches it{problem}"
     return (
-        "; it is a pattern, which a shell replaces by the names that match if it has no quotes: "
-        f"{list_names(matches)}. Write {text} without quotes, or one of these names"
+        f"; it is a pattern, and these match it: {list_names(matches)}; give one of them, or in a shell, where "
+        f"several are taken, {text} without quotes"
     )
 
 

@@ -87,11 +87,8 @@ def compare(  # noqa: D417 - the keywords are those of a session
     >>> rows.layer.tolist(), bool((rows.change > 0.5).all())
     ([0, 1, 2], True)
     """
-    listed = expand_models(
-        [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, session.hub
-    )
-    refuse_repeats(listed, revisions, session)
-    return ask_for_one_table(QUESTIONS["compare"], listed, session, options=options)
+    refuse_repeats(expand_models(models, session.hub), revisions, session)
+    return ask_for_one_table(QUESTIONS["compare"], models, session, options=options)
 
 
 def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[Model, Model]]:

@@ -207,11 +207,13 @@ def _choose_layouts(
     pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions
 ) -> tuple[tuple[PairLayout, PairLayout] | None, str]:
     """Which dimensions of both sites rotate, and a note; None if their forms cannot be compared."""
-    if mine.form is None or others.form is None or not pair.have_same_layers:
+    if mine.form is None or others.form is None:
         return None, ""
     difference = _describe_sizes(mine.form, others.form)
     if difference:
         return None, f"the sizes differ, so that there is no change: {difference}"
+    if not pair.have_same_layers:
+        return None, ""
     if options.circuit == "ov" or options.rope_offset is not None:
         return (STILL, STILL), ""
     layout, other_layout, note = shared_layouts(mine.site, others.site)

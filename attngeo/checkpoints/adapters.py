@@ -232,7 +232,7 @@ class Adapter:
             )
 
     def require_change(self, names: Collection[str]) -> None:
-        """Raise UnsupportedModelError if it changes none of these tensors, those of queries and keys.
+        """Raise UnsupportedModelError if it changes none of these tensors, those that are read.
 
         Raises CorruptCheckpointError if it changes none at all.
         """
@@ -243,8 +243,10 @@ class Adapter:
             if not others and self._unmatched:
                 raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
-                f"the adapter changes no queries or keys, but {list_names(sorted(others)[:4]) or 'nothing'}; score "
-                f"{self._base.ref} alone"
+                f"the adapter changes none of the weights that are read here, but {list_names(sorted(others)[:4])}: in "
+                f"what is read, the model is {self._base.ref}; score and compare read values and outputs with "
+                "$circuit ov",
+                "circuit",
             )
 
     def factors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

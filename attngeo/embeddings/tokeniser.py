@@ -115,7 +115,10 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     tokenizer.json, NetworkError in offline mode if the cache has none, UsageError for a model in memory.
     """
     if store.folder is None:
-        raise UsageError(f"{store.ref}: a model in memory has no tokeniser; call open_embedding(model, tokeniser=…)")
+        raise UsageError(
+            f"{store.ref}: a model in memory has no tokeniser; give one of transformers or tokenizers as $tokeniser",
+            "tokeniser",
+        )
     with about(store.ref):
         complete = store.file(COMPLETE)
         if complete is not None:

@@ -104,7 +104,13 @@ class PretrainOptions(Options):
     )
     log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
     report_to: Tracker = option("none", "Experiment tracker to log to as well", advanced=True, panel=RESULTS)
-    save_every: int = preset_option("save_every", "Updates between checkpoints", advanced=True, panel=RUNNING, least=1)
+    save_every: int = preset_option(
+        "save_every",
+        "Updates between checkpoints, of which the last two are kept; the scores of each log are in a table",
+        advanced=True,
+        panel=RUNNING,
+        least=1,
+    )
 
     def _check(self) -> None:
         if self.lr == 0:

@@ -106,10 +106,10 @@ def ask_for_one_table(
 
     Raises UsageError if no models are given, or a model is given twice where that asks nothing.
     """
-    if len(question.subjects) == 1 and (isinstance(models, str) or not isinstance(models, Sequence)):
-        return ask(question, models, session, options=options)
-    given = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
-    subjects = list_subjects(question, expand_models(given, session.hub), options)
+    given = expand_models(models, session.hub)
+    if len(question.subjects) == 1 and given == [models]:
+        return ask(question, given[0], session, options=options)
+    subjects = list_subjects(question, given, options)
     outcomes = require_all(ask_all(question, subjects, session, options=options))
     return join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
 

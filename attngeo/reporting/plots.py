@@ -24,15 +24,17 @@ from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSize, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
+from attngeo.options import Options
 from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
-from attngeo.questions.asking import ask
+from attngeo.questions.asking import ask_all
 from attngeo.questions.frames import order_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
+from attngeo.studies.run import require_all
 from attngeo.tables.labels import ALL_MODELS, list_named
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -205,6 +207,12 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
             raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, {expected}")
 
 
+def _ask_models(name: str, models: Sequence[Any], options: Options, session: Session) -> list[pd.DataFrame]:
+    """The tables of a question about some models. Raises the error of the first one that fails."""
+    outcomes = require_all(ask_all(QUESTIONS[name], models, session, options=options))
+    return order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
+
+
 def _read_inputs(
     spec: FigureSpec, tables: Sequence[Any], others: Sequence[Any], options: PlotOptions, session: Session
 ) -> pd.DataFrame:
@@ -217,11 +225,9 @@ def _read_inputs(
     if others and spec.source == "score":
         scores = [options.score] if options.score in SCORES else []
         asked = ScoreOptions(per_head=True, scores=scores)
-        frames += order_frames([ask(QUESTIONS["score"], model, session, options=asked) for model in others])
+        frames += _ask_models("score", others, asked, session)
     elif others and spec.source == "positions":
-        frames += order_frames(
-            [ask(QUESTIONS["positions"], model, session, options=PositionOptions()) for model in others]
-        )
+        frames += _ask_models("positions", others, PositionOptions(), session)
     elif others and spec.source == "analogy":
         from attngeo.analogies.analogy import analogy
 

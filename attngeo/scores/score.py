@@ -90,8 +90,5 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    question = QUESTIONS["score"]
-    if not isinstance(model, str) and isinstance(model, Sequence):
-        model = expand_models(model, session.hub)
-        refuse_repeated_revisions(model, revisions, session)
-    return ask_for_one_table(question, model, session, options=options)
+    refuse_repeated_revisions(expand_models(model, session.hub), revisions, session)
+    return ask_for_one_table(QUESTIONS["score"], model, session, options=options)

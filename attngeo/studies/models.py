@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import glob
@@ -53,10 +53,13 @@ def list_models(
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
-def expand_models(models: Iterable[Model], hub: HubAccess) -> list[Model]:
-    """References with patterns replaced by the models that match, as by `list_models`; other models as they are."""
+def expand_models(models: Model | Sequence[Model], hub: HubAccess) -> list[Model]:
+    """References with patterns replaced by the models that match, as by `list_models`; other models as they are.
+
+    models: one, or several.
+    """
     expanded: list[Model] = []
-    for model in models:
+    for model in [models] if isinstance(models, str) or not isinstance(models, Sequence) else models:
         expanded += _expand(model, hub) if isinstance(model, str) else [model]
     return expanded
 

@@ -322,7 +322,9 @@ UNFIT = {
     ),
     "another base": Unfit(CorruptCheckpointError, ("own base",), change=lambda folder: use_other_base(folder)),
     "values only": Unfit(
-        UnsupportedModelError, ("no queries or keys", "v_proj"), change=lambda folder: rename_modules(folder)
+        UnsupportedModelError,
+        ("none of the weights that are read", "v_proj", "circuit ov"),
+        change=lambda folder: rename_modules(folder),
     ),
     "a changed base": Unfit(
         UnsupportedModelError, ("'pissa_niter_4'",),

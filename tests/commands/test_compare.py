@@ -71,7 +71,7 @@ def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders
     run = inside("compare", folders[0], other, "-q")
     assert run.returncode == 0
     last = run.stdout.splitlines()[-1]
-    assert_states(last, "nothing changed in queries and keys, in 1 of 2 layers and 7 of 8 heads", "column note")
+    assert_states(last, "nothing changed in queries and keys, in 1 of 2 layers and 7 of 8 heads", "the notes")
     for tensor in broken.values():
         tensor.fill_(torch.nan)
     write_single(other, broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -110,3 +111,14 @@ def test_what_is_about_one_model_refuses_several(inside: Callable[..., Completed
     done = inside("gradients", ENCODER, DECODER, "--pairs-output", tmp_path / "pairs.csv")
     assert (done.returncode, done.stdout) == (2, "")
     assert "one model, and 2 are given" in done.stderr
+
+
+def test_a_pattern_alone_is_several_models_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in (2, 10):
+        shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / f"run/checkpoint-{step}")
+    for ask in (measure, attngeo.compose, attngeo.score):
+        assert ask("run/checkpoint-*")["model"].unique().tolist() == ["run/checkpoint-2", "run/checkpoint-10"]
+    assert attngeo.compare("run/checkpoint-*")["other"].unique().tolist() == ["run/checkpoint-10"]
+    with pytest.raises(UsageError, match="one list"):
+        attngeo.compare("run/checkpoint-2", "run/checkpoint-10")  # type: ignore[arg-type,call-arg]

@@ -222,7 +222,7 @@ def test_a_model_in_memory_needs_its_tokeniser(tmp_path: Path, built: Callable[[
     assert library.truncation is not None
     with pytest.raises(UsageError, match="str"):
         open_embedding(model, tokeniser="bert-base-uncased")
-    with pytest.raises(UsageError, match="tokeniser="):
+    with pytest.raises(UsageError, match="as tokeniser"):
         open_embedding(model)
 
 

@@ -43,7 +43,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("score demo:encoder --fail-if 'symetry.median < 0'", 2, ("'symetry.median'", "did you mean symmetry.median?")),
     ("score demo:encoder -o rows.xyz", 2, ("rows.xyz",)),
     ("score ./none", 3, ("./none",)),
-    ("score './t*.csv'", 3, ("./t*.csv", "pattern", "table.csv", "Write ./t*.csv without quotes")),
+    ("score './t*.csv'", 3, ("./t*.csv", "pattern", "table.csv", "./t*.csv without quotes")),
     ("score 'models/*.safetensors'", 3, ("models/*.safetensors", "pattern", "nothing matches")),
     ("score 'models/*'", 3, ("models/*", "pattern", "nothing matches")),
     ("compare demo:encoder 't*'", 3, ("t*", "table.csv, text.txt", "without quotes")),
