@@ -77,7 +77,7 @@ def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders
     write_single(other, broken)
     for pair in ((folders[0], other), (other, folders[0])):
         run = inside("compare", *pair, "-q")
-        assert run.stdout.splitlines()[-1] == "no layer or head has a change; the column note says why"
+        assert run.stdout.splitlines()[-1] == "no layer or head has a change; the notes say why"
 
 
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
