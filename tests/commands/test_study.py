@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 from conftest import Command
-from support.checkpoints import weights, write_single
+from support.checkpoints import link_many, weights, write_single
 from support.dask_cluster import start_cluster
 from support.hub_client import connect
 from support.hub_server import serve
@@ -123,13 +123,13 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
     output = tmp_path / "out" / "t.csv"
     output.parent.mkdir()
     output.write_text("old")
-    command = [Path(sys.executable).with_name("attngeo"), "score", "-v", *["demo:minilm"] * 2000, "-o", output]
+    command = [Path(sys.executable).with_name("attngeo"), "score", "-v", *link_many(tmp_path / "models"), "-o", output]
     process = subprocess.Popen(
         [*command, "--jobs", "2", "--fresh"], env=os.environ | {"ATTNGEO_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
-    assert_states(process.stderr.readline(), "demo:minilm")  # what a process logged is printed here
+    assert_states(process.stderr.readline(), "models/model-")  # what a process logged is printed here
     for _ in range(10):  # of several models
         process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
@@ -148,7 +148,7 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
 def test_the_end_that_the_system_asks_for_is_one_line(name: str, group: bool, tmp_path: Path) -> None:
     """Also where it reaches the processes that clear up, as that of a terminal that is closed."""
     number = signal.Signals[name]
-    command = [Path(sys.executable).with_name("attngeo"), "score", "-q", *["demo:minilm"] * 2000, "--jobs", "2"]
+    command = [Path(sys.executable).with_name("attngeo"), "score", "-q", *link_many(tmp_path / "models"), "--jobs", "2"]
     process = subprocess.Popen(
         [*command, "-o", tmp_path / "t.csv"], env=os.environ | {"ATTNGEO_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -163,7 +163,7 @@ def test_the_end_that_the_system_asks_for_is_one_line(name: str, group: bool, tm
     assert_states(stderr.splitlines()[-1], "interrupted", name)
     assert all(line.startswith("attngeo: ") for line in stderr.splitlines()), stderr
     assert psutil.wait_procs(children, timeout=30)[1] == []
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "models"]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import attngeo
 from attngeo.errors import AttnGeoError
 from support.messages import assert_fails, assert_states, refuses
 
@@ -114,3 +115,12 @@ def assert_refused(
     assert_fails(run, error)
     assert run.stderr.startswith(f"attngeo: {where}")
     assert_states(run.stderr.replace(str(where), ""), *facts)
+
+
+def link_many(folder: Path, count: int = 2000) -> list[Path]:
+    """So many names of one small model, in a folder that is made: work that does not end soon."""
+    folder.mkdir()
+    names = [folder / f"model-{number}" for number in range(count)]
+    for name in names:
+        name.symlink_to(Path(attngeo.__file__).parent / "demos/encoder")
+    return names

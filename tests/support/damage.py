@@ -23,7 +23,6 @@ import json, psutil, sys, time, warnings
 warnings.simplefilter("ignore")
 import attngeo, torch
 from attngeo.errors import AttnGeoError
-from attngeo.scores import score as scoring
 work, memory, places = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 process = psutil.Process()
 if hasattr(process, "rlimit"):  # Linux

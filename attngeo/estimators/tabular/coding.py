@@ -104,7 +104,8 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
             if np.isfinite(numbers).all() and is_fraction.any():
                 row = int(known.index[is_fraction.argmax()]) + 1
                 example = f"{show_value(known[is_fraction].iloc[0])} in row {row}"
-                problem = f"has fractions, such as {example}, expected the names or numbers of classes"
+                # It begins as scikit-learn requires of every classifier.
+                problem = f"Unknown label type: fractions, such as {example}, expected names or numbers of classes"
             raise TableError(
                 f"{problem}; use texts or whole numbers, or cut numbers into classes, for "
                 "example with pandas.qcut(y, 4, labels=False)",
