@@ -90,6 +90,8 @@ def gradients(
     listed = list_all(models, models_file, hub, command="gradients", verbosity=verbosity)
     outputs.check(*listed, more=more, figures=figures, data=options.text)
     outputs.check_labels(listed)
+    if len(listed) == 1:
+        require_model(listed[0])  # one of several fails alone
     require_text_data(options.text)
     if pairs_output is None:
         session = Session(hub=hub, study=study)
@@ -125,7 +127,6 @@ def _measure_pairs(
     if len(models) > 1:
         raise UsageError(f"--pairs-output is about one model, and {len(models)} are given; leave out the others")
     (model,) = models
-    require_model(model)
     with Bar(model, verbosity) as progress:
         found = library.measure(model, options=options, hub=hub, progress=progress)
     write_table(found.tabulate_pairs(), path)
