@@ -510,19 +510,19 @@ def _format(value: float) -> str:
 
 
 def parse_condition(expression: str, checks: Checkable) -> Condition:
-    """A condition on a table. Raises UsageError, which names the questions whose tables have what it names."""
+    """A condition on a table. Raises UsageError, which names the other questions whose tables have what it names."""
     try:
         return Condition(expression, checks)
     except UsageError as error:
-        others = [name for name, question in QUESTIONS.items() if _knows(question, expression)]
+        others = [name for name, question in QUESTIONS.items() if _knows(question, expression, checks)]
         advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
         raise UsageError(f"{error}{advice}") from None
 
 
-def _knows(question: Question, expression: str) -> bool:
-    """Whether this is a condition on the table of a question."""
+def _knows(question: Question, expression: str, refused: Checkable) -> bool:
+    """Whether this is a condition on the table of a question, other than the table that has refused it."""
     checks = question.find_checks()
-    if checks is None:
+    if checks is None or checks.limit(refused.numbers) == refused.limit(refused.numbers):
         return False
     try:
         Condition(expression, checks)

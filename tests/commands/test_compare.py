@@ -127,6 +127,12 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     assert inside("compare", *folders, "--fail-if", "layers < 2 or heads < 8", "-q").returncode == 0
     unknown = inside("compare", *folders, "--fail-if", "parameters < 9", "-q")
     assert_fails(unknown, 2, "unknown name 'parameters'", "and layers, heads")
+    for circuit, column, other in (("qk", "value_overlap", "ov"), ("ov", "key_overlap", "qk")):
+        options = ("--circuit", circuit, "-q")
+        of_other = inside("compare", *folders, "--fail-if", f"heads.{column}.min < 0.9", *options)
+        assert_fails(of_other, 2, column, f"--circuit {other}")
+        assert "condition on results of" not in of_other.stderr
+        assert_fails(inside("compare", *folders, "--sort", column, *options), 2, column, f"--circuit {other}")
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
