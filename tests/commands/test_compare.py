@@ -338,3 +338,18 @@ def test_checks_of_several_models_stacks_and_heads(inside: Command, folders: tup
     run = inside("compare", *folders, more, "--fail-if", "heads.change.max > 0.4", "-q")
     assert run.returncode == 1
     assert [line.split(" (")[0].split(": ")[-1] for line in run.stderr.splitlines()] == [str(folders[1]), str(more)]
+
+
+def test_a_narrow_summary_keeps_results_and_lacks_sizes_and_shared_names(
+    inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    paths = [str(write_single(tmp_path / "runs-with-a-long-name" / f"checkpoint-{step}")) for step in (1, 2)]
+    for arguments, results in (
+        (("compare", folders[0], *paths), ["change", "cosine"]),
+        (("score", *paths, "--sort", "symmetry_median"), ["symmetry", "directionality"]),
+    ):
+        shown = inside(*arguments, "--summary", "-q", cwd=tmp_path, COLUMNS="80").stdout
+        table, _, left_out = shown.partition("no room for: ")
+        assert all(path in table for path in paths)
+        assert all(result in table and result not in left_out for result in results)
+        assert "layers" in left_out
