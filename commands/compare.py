@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from attngeo.bounds.names import printable
 from attngeo.changes.compare import list_pairs, refuse_repeats
-from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns
+from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns, find_circuit
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
-from attngeo.choices import OneCircuit
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.conditions import Checkable, Condition, parse_condition
+from attngeo.scores.conditions import Condition, parse_condition
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
@@ -59,13 +58,7 @@ Models = Annotated[
 ]
 Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
 
-
-def _describe_checks(circuit: OneCircuit = "qk") -> Checkable:
-    """What conditions may say of the table of changes."""
-    return CHECKS.limit(compare_columns(circuit))
-
-
-Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", _describe_checks())]
+Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", CHECKS)]
 
 
 @with_options
@@ -106,6 +99,7 @@ def compare(
     outputs.check(*read, more=[checks], figures=figures)
     conditions = _parse_conditions(fail_if or [], options)
     require_conditions(checks, conditions)
+    _refuse_other_circuit(options, conditions, selection)
     selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     pairs = list_pairs(listed, options)
@@ -138,8 +132,7 @@ def compare(
 
 def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Condition]:
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for one of a baseline."""
-    table = _describe_checks(options.circuit)
-    conditions = [parse_condition(text, table) for text in texts]
+    conditions = [parse_condition(text, CHECKS) for text in texts]
     for condition in conditions:
         if options.per_head:
             condition.require_clear()
@@ -149,6 +142,15 @@ def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Conditi
                 "name such as symmetry.median for it, and symmetry_other.median for the other one"
             )
     return conditions
+
+
+def _refuse_other_circuit(options: CompareOptions, conditions: list[Condition], selection: Selection) -> None:
+    """Raise UsageError for a column that only tables of the other circuit have."""
+    in_conditions = {quantity.column for condition in conditions for quantity in condition.quantities.values()}
+    for name in (*selection.named_columns, *in_conditions):
+        circuit = find_circuit(name)
+        if circuit not in (None, options.circuit):
+            raise UsageError(f"{name} is a column of another circuit; add $circuit {circuit}", "circuit")
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:

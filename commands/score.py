@@ -58,7 +58,7 @@ from .checks import (
 from .declare import with_options
 from .outputs import ModelOutputs, Summary, Verbosity, plot_option
 from .progress import Bar
-from .selection import Selection
+from .selection import Selection, print_summary
 from .study import Models, ModelsFile, ask_models, list_all, raise_if_traced
 from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
 
@@ -319,7 +319,7 @@ def _deliver_summary(
 
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:
-            print_frame(selected)
+            print_summary(selected, ("model", "stack"))
         else:
             _print_models([outputs.name(frame) for frame in frames])
 

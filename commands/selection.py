@@ -16,6 +16,9 @@ from .tables import print_frame
 if TYPE_CHECKING:
     import pandas as pd
 
+# Columns of a summary that are no results.
+SIZES = ("parameters", "layers", "heads")
+
 
 class Order(Options):
     """The columns of a table that are written and printed, and the order of its rows: by default as they are."""
@@ -77,6 +80,16 @@ class Selection(Order):
         return super().select(rows).iloc[: self.top]
 
 
+def print_summary(rows: pd.DataFrame, keys: Sequence[str]) -> None:
+    """Print the rows of a summary. A narrow terminal lacks results last: sizes, and names that all rows share, first.
+
+    keys: the columns that tell stacks apart.
+    """
+    sizes = [name for name in SIZES if name in rows]
+    shared = [key for key in reversed(keys) if key in rows and rows[key].nunique() <= 1]
+    print_frame(rows, [*sizes, *shared])
+
+
 def deliver_summary(
     rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
 ) -> None:
@@ -94,6 +107,6 @@ def deliver_summary(
     brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
 
     def print_rows(selected: pd.DataFrame) -> None:
-        print_frame(selected[selection.choose(brief)])
+        print_summary(selected[selection.choose(brief)], keys)
 
     outputs.deliver(selection.select(summarised), print_rows, selection.choose(paper))

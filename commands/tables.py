@@ -113,6 +113,7 @@ def print_table(
         named = next(column for column in every if column.title == names)
         others = [column for column in every if column is not named]
         shown = _leave_out(others, expendable, _width_of_cells, console.width)
+        shown = _leave_out(shown, last_resort, _width_of_words, console.width)
         _print_below_names(console, named.cells, shown, styles)
         _print_left_out(console, every, [named, *shown], rule)
         return
@@ -321,8 +322,11 @@ class Terminal(Console):
         raise BrokenPipeError
 
 
-def print_frame(rows: pd.DataFrame) -> None:
-    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
+def print_frame(rows: pd.DataFrame, places: Sequence[str] = ()) -> None:
+    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first.
+
+    places: columns that it lacks before any of these numbers.
+    """
     numbers = [name for name in rows.columns if rows[name].dtype.kind == "f"]
     titles = {name: str(name).replace("_", " ") for name in rows.columns}
     columns: dict[str, Cell] = {}
@@ -331,7 +335,12 @@ def print_frame(rows: pd.DataFrame) -> None:
         columns[title] = partial(_show_field, name, show)
     texts = [title for name, title in titles.items() if name not in numbers]
     expendable = [titles[name] for name in reversed(numbers) if name not in ANSWERS]
-    print_table(rows, columns, texts=texts, expendable=expendable, names="model" if "model" in columns else "")
+    last_resort: list[str] = []
+    if places:
+        last_resort = expendable
+        expendable = [titles[name] for name in places]
+    names = next((name for name in ("model", "other") if name in columns and name not in expendable), "")
+    print_table(rows, columns, texts=texts, expendable=expendable, last_resort=last_resort, names=names)
 
 
 def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:

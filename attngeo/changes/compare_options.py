@@ -41,6 +41,11 @@ def number_columns() -> tuple[str, ...]:
     return (*CHANGES, *OF_HEADS, *SCORES_OF_BOTH)
 
 
+def find_circuit(column: str) -> OneCircuit | None:
+    """The circuit whose tables have this column; None if those of every circuit have it, or of none."""
+    return next((circuit for circuit, overlaps in OVERLAPS.items() if column in overlaps), None)
+
+
 # What conditions may say of the table.
 CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS)
 

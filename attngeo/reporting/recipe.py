@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from attngeo.bounds.names import PATTERN, list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
+from attngeo.changes.compare_options import find_circuit
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
@@ -76,12 +77,10 @@ class Request(Table):
     @property
     def checks(self) -> Checkable | None:
         """What conditions may say of its table; None if they say nothing of such tables."""
-        known = self.columns
-        if known is None:
+        if self.columns is None:
             return join_checks()
-        checks = self.question.find_checks()
-        # The error for an optional score that is not computed is another one.
-        return None if checks is None else checks.limit({*known, *SCORES})
+        checks: Checkable | None = self.question.find_checks()
+        return checks
 
     @property
     def checked_names(self) -> list[str]:
@@ -417,6 +416,8 @@ def _check_reference(
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing and missing[0] in SCORES and request.command == "score":
         yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to the scores of its options"
+    elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
+        yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"

@@ -218,6 +218,11 @@ class Quantity(NamedTuple):
         parts = (BASELINE if self.of_baseline else "", self.over, self.column, self.statistic)
         return ".".join(filter(None, parts))
 
+    @property
+    def is_of_heads(self) -> bool:
+        """Whether it is a statistic over heads, or their number."""
+        return HEADS in (self.over, self.column)
+
     def measure(self, rows: pd.DataFrame, table: Checkable) -> float:
         """The value for the rows of one stack of one model; NaN if they do not have it."""
         if not self.statistic:
@@ -360,8 +365,8 @@ class Condition:
         rows: a table of the kind that the condition is about. baseline: an earlier one, with its file in `attrs`. Each
         stack is compared with that of the same name of the same model, see `match_baseline`.
 
-        Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model or a stack that
-        the baseline lacks, and for a condition on a baseline without one.
+        Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model, a stack, a
+        layer or a head that the baseline lacks, and for a condition on a baseline without one.
         """
         subjects = self.table.split(rows)
         earlier_rows: dict[tuple[str, str], pd.DataFrame] = {}
@@ -373,6 +378,8 @@ class Condition:
             names = match_baseline((subject.model for subject in subjects), baseline)
             _require_stacks(subjects, names, earlier_rows, _name_baseline(baseline))
             _require_layers(subjects, names, earlier_rows, _name_baseline(baseline))
+            if any(quantity.of_baseline and quantity.is_of_heads for quantity in self.quantities.values()):
+                _require_heads(subjects, names, earlier_rows, _name_baseline(baseline))
         for model, stack, members in subjects:
             name = names.get(model, model)
             values = {}
@@ -488,6 +495,25 @@ def _require_layers(
             )
 
 
+def _require_heads(
+    subjects: Iterable[Subject],
+    names: Mapping[str, str],
+    stored: Mapping[tuple[str, str], pd.DataFrame],
+    baseline: str,
+) -> None:
+    """Raise UsageError for a stack with heads that the baseline lacks, as one without --per-head does."""
+    place = ["layer", "head"]
+    for model, stack, rows in subjects:
+        earlier = stored[names[model], stack].dropna(subset=place)
+        missing = {*rows.dropna(subset=place)[place].itertuples(index=False, name=None)}
+        missing -= {*earlier[place].itertuples(index=False, name=None)}
+        if missing:
+            raise UsageError(
+                f"{baseline} has {len(earlier)} heads of the stack {stack} of {model}, and lacks {len(missing)} that "
+                "are scored; write a new baseline with attngeo score --per-head -o"
+            )
+
+
 def _compare_notes(rows: pd.DataFrame, earlier: pd.DataFrame) -> str:
     """What says that other options were used for the baseline, as far as notes do; "" for equal notes."""
     notes, earlier_notes = ({*each["note"].dropna()} - {""} if "note" in each else None for each in (rows, earlier))
@@ -510,19 +536,19 @@ def _format(value: float) -> str:
 
 
 def parse_condition(expression: str, checks: Checkable) -> Condition:
-    """A condition on a table. Raises UsageError, which names the questions whose tables have what it names."""
+    """A condition on a table. Raises UsageError, which names the other questions whose tables have what it names."""
     try:
         return Condition(expression, checks)
     except UsageError as error:
-        others = [name for name, question in QUESTIONS.items() if _knows(question, expression)]
+        others = [name for name, question in QUESTIONS.items() if _knows(question, expression, checks)]
         advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
         raise UsageError(f"{error}{advice}") from None
 
 
-def _knows(question: Question, expression: str) -> bool:
-    """Whether this is a condition on the table of a question."""
+def _knows(question: Question, expression: str, refused: Checkable) -> bool:
+    """Whether this is a condition on the table of a question, other than the table that has refused it."""
     checks = question.find_checks()
-    if checks is None:
+    if checks is None or checks.limit(refused.numbers) == refused.limit(refused.numbers):
         return False
     try:
         Condition(expression, checks)

@@ -12,13 +12,15 @@ from pathlib import Path
 from attngeo.bounds.names import PATTERN, list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.files import is_weights
+from attngeo.checkpoints.files import ADAPTER, is_weights
 from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef, local_path
 from attngeo.checkpoints.repositories import find_repository
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 
 # A comment is a whole line, or begins after a space: a path may contain the character.
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+# A folder that has one of these is a model.
+CONFIGURATIONS = ("config.json", ADAPTER)
 DIGITS = re.compile(r"(\d+)")
 
 
@@ -102,8 +104,9 @@ def _expand(text: str, hub: HubAccess) -> list[str]:
 def match_models(text: str, hub: HubAccess, base: Path = Path()) -> list[str]:
     """The models that match a pattern, in natural order: step2 before step10.
 
-    `org/name@step*` has the branches and tags of a repository, `./checkpoints/*` the folders and files of weights,
-    relative to `base`, that a shell would name. Other texts, and patterns of paths that match none, stay as they are.
+    `org/name@step*` has the branches and tags of a repository, `./checkpoints/*` the folders of models and the files of
+    weights, relative to `base`, that a shell would name. A folder is one of a model if it holds a configuration or
+    weights. Other texts, and patterns of paths that match none, stay as they are.
 
     Raises ModelNotFoundError if no revision matches.
     """
@@ -122,8 +125,17 @@ def match_models(text: str, hub: HubAccess, base: Path = Path()) -> list[str]:
         paths = glob(str(pattern) if text.startswith("~") else text, root_dir=base)  # noqa: PTH207
     except (OSError, ValueError, RuntimeError):  # it is no path
         return [text]
-    models = [path for path in paths if (base / path).is_dir() or is_weights(path)]
+    models = [path for path in paths if (_holds_model(base / path) if (base / path).is_dir() else is_weights(path))]
     return sorted(models, key=natural_order) or [text]
+
+
+def _holds_model(folder: Path) -> bool:
+    """Whether a folder has a file of a model, which may be half-written; folders of logs, for example, have none."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:  # reading the model says why
+        return True
+    return any(name in CONFIGURATIONS or is_weights(name) for name in names)
 
 
 def is_glob(text: str) -> bool:

@@ -127,6 +127,12 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     assert inside("compare", *folders, "--fail-if", "layers < 2 or heads < 8", "-q").returncode == 0
     unknown = inside("compare", *folders, "--fail-if", "parameters < 9", "-q")
     assert_fails(unknown, 2, "unknown name 'parameters'", "and layers, heads")
+    for circuit, column, other in (("qk", "value_overlap", "ov"), ("ov", "key_overlap", "qk")):
+        options = ("--circuit", circuit, "-q")
+        of_other = inside("compare", *folders, "--fail-if", f"heads.{column}.min < 0.9", *options)
+        assert_fails(of_other, 2, column, f"--circuit {other}")
+        assert "condition on results of" not in of_other.stderr
+        assert_fails(inside("compare", *folders, "--sort", column, *options), 2, column, f"--circuit {other}")
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
@@ -332,3 +338,18 @@ def test_checks_of_several_models_stacks_and_heads(inside: Command, folders: tup
     run = inside("compare", *folders, more, "--fail-if", "heads.change.max > 0.4", "-q")
     assert run.returncode == 1
     assert [line.split(" (")[0].split(": ")[-1] for line in run.stderr.splitlines()] == [str(folders[1]), str(more)]
+
+
+def test_a_narrow_summary_keeps_results_and_lacks_sizes_and_shared_names(
+    inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    paths = [str(write_single(tmp_path / "runs-with-a-long-name" / f"checkpoint-{step}")) for step in (1, 2)]
+    for arguments, results in (
+        (("compare", folders[0], *paths), ["change", "cosine"]),
+        (("score", *paths, "--sort", "symmetry_median"), ["symmetry", "directionality"]),
+    ):
+        shown = inside(*arguments, "--summary", "-q", cwd=tmp_path, COLUMNS="80").stdout
+        table, _, left_out = shown.partition("no room for: ")
+        assert all(path in table for path in paths)
+        assert all(result in table and result not in left_out for result in results)
+        assert "layers" in left_out

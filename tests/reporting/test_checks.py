@@ -93,10 +93,13 @@ def test_the_first_model_of_a_comparison_is_what_the_others_are_compared_with(tm
     with refuses(UsageError, "check[2].models", "'demo:encoder'", "demo:decoder, demo:none"):
         read_recipe(path)
     changed = write_recipe(tmp_path, "compare", f"models = {models}", 'fail_if = "heads.value_overlap.max > 1"')
-    with refuses(UsageError, "check[1].fail_if", "'heads.value_overlap.max'", "key_overlap"):
+    with refuses(UsageError, "check[1].of", "value_overlap", 'circuit = "ov"'):
         read_recipe(changed)
     change(changed, "models = ", 'options = { circuit = "ov" }\nmodels = ')
     assert read_recipe(changed).recipe.check[0].fail_if == "heads.value_overlap.max > 1"
+    change(changed, "value_overlap", "key_overlap")
+    with refuses(UsageError, "check[1].of", "key_overlap", 'circuit = "qk"'):
+        read_recipe(changed)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -173,6 +176,7 @@ def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: 
     (failure,) = build_report(recipe, tmp_path / "older").failures
     assert "unknown name 'cosine.min'" in str(failure)
     assert "columns: change, query_overlap" in str(failure)
+    assert "condition on results of" not in str(failure)
     rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
     (failure,) = build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again").failures
     assert "the column change holds texts" in str(failure)

@@ -256,6 +256,20 @@ def test_a_layer_without_a_value_beside_others_fails() -> None:
     assert not any(outcome.failed for outcome in Condition("heads.symmetry.median > 9").outcomes(of_heads))
 
 
+def test_a_baseline_without_heads_is_refused_by_conditions_on_heads() -> None:
+    rows = attngeo.score("demo:encoder", per_head=True)
+    last = rows.index[rows["head"].notna()][-1]
+    for expression in ("heads.symmetry.max > baseline.heads.symmetry.max", "heads < baseline.heads"):
+        condition = Condition(expression)
+        with refuses(UsageError, "the baseline has 0 heads", "encoder", "--per-head"):
+            [*condition.outcomes(rows, rows[rows["head"].isna()])]
+        with refuses(UsageError, "the baseline has 11 heads", "lacks 1 "):
+            [*condition.outcomes(rows, rows.drop(index=last))]
+        assert not any(outcome.failed for outcome in condition.outcomes(rows, rows))
+    of_layers = Condition("symmetry.median < baseline.symmetry.median")
+    assert not any(outcome.failed for outcome in of_layers.outcomes(rows, rows[rows["head"].isna()]))
+
+
 def test_a_baseline_of_other_layers_is_refused_and_one_with_other_notes_is_noted() -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     condition = Condition("symmetry.median < baseline.symmetry.median")

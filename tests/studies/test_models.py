@@ -77,8 +77,19 @@ def test_a_pattern_of_paths_is_what_could_be_a_model_in_the_order_of_the_steps(
     (tmp_path / "run/weights.safetensors").touch()
     (tmp_path / "run/log.txt").touch()
     steps = [f"./run/checkpoint-{step}" for step in (0, 20, 100, 1000)]
+    for folder, file in (
+        ("adapter", "adapter_config.json"),
+        ("half", "config.json"),
+        ("logs", "events.out.tfevents"),
+        ("quantised", "model.Q4_K_M.gguf"),
+        ("shards", "model.safetensors.index.json"),
+    ):
+        (tmp_path / "run" / folder).mkdir()
+        (tmp_path / "run" / folder / file).touch()
+    folders = ["./run/adapter", *steps, "./run/half", "./run/quantised", "./run/shards"]
     monkeypatch.chdir(tmp_path)
-    assert list_models(["./run/*", "demo:minilm"]) == [*steps, "./run/weights.safetensors", "demo:minilm"]
+    assert list_models(["./run/*", "demo:minilm"]) == [*folders, "./run/weights.safetensors", "demo:minilm"]
+    assert list_models(["./run/l*"]) == ["./run/l*"]
     assert list_models([f"{tmp_path}/run/*0"]) == [str(tmp_path / step) for step in steps]
     assert list_models(file=write(tmp_path, "run/checkpoint-?0\n")) == ["run/checkpoint-20"]
     assert match_models("checkpoint-?0", HubAccess(), tmp_path / "run") == ["checkpoint-20"]
