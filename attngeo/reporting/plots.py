@@ -33,7 +33,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
-from attngeo.tables.labels import ALL_MODELS, list_named
+from attngeo.studies.labels import ALL_MODELS, list_named
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
 if TYPE_CHECKING:

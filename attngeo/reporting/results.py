@@ -28,9 +28,9 @@ from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Req
 from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
+from attngeo.studies.labels import list_named, name_models, resolve_labels
 from attngeo.studies.models import match_models
 from attngeo.tables.files import atomic_write
-from attngeo.tables.labels import list_named, name_models, resolve_labels
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
