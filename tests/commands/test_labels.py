@@ -141,7 +141,9 @@ def test_a_summary_is_a_row_for_each_stack(inside: Run, tmp_path: Path) -> None:
     assert "| Dec " in files["md"].read_text()
     one = inside("score", *BOTH, "--summary", "--columns", "model,symmetry_median", "--format", "csv", "-q").stdout
     assert one.splitlines()[0] == "model,symmetry_median"
-    assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", "symmetry_upper")
+    of_score = ["symmetry_lower", "symmetry_median", "symmetry_upper"]
+    assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", *of_score)
+    assert_states(inside("score", *BOTH, "--summary", "--columns", "symmetry").stderr, "--columns", *of_score)
 
 
 def test_a_summary_of_heads_has_their_statistics(inside: Run, tmp_path: Path) -> None:
