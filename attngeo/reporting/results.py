@@ -147,13 +147,17 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     return collected
 
 
-def find_labels(recipe: Recipe, collected: CollectedResults) -> dict[str, str]:
-    """The labels of the models of a recipe, also of those that failed. Raises UsageError as `resolve_labels`."""
+def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]:
+    """The labels of the models of a recipe, also of those that failed. Raises UsageError, which names the file."""
+    recipe = file.recipe
     models = [*list_named(*collected.rows.values())]
     for request in recipe.results:
         models += collected.requests.get(request.name, request).model_names
     models += [figure.model for section in recipe.section for figure in section.figures if figure.model is not None]
-    return resolve_labels(recipe.label, models)
+    try:
+        return resolve_labels(recipe.label, models)
+    except UsageError as error:
+        raise UsageError(f"{file.path}: {error}") from None
 
 
 def _match_models(request: Request, workplace: Workplace) -> Request:
