@@ -22,8 +22,8 @@ from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING, Options, option
 from attngeo.progress import is_first_process
+from attngeo.studies.labels import LabelOptions, name_models, resolve_labels
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
-from attngeo.tables.labels import LabelOptions, name_models, resolve_labels
 from attngeo.tables.write import FOR_PEOPLE, check_output, to_csv, to_json, to_markdown, write_table
 
 from .messages import say

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,7 +18,7 @@ from packaging.requirements import Requirement
 from support.messages import assert_fails, refuses
 
 import attngeo
-from attngeo import estimators
+from attngeo import errors, estimators
 from attngeo.errors import (
     EXTRAS,
     WITHOUT_WHEEL,
@@ -31,6 +34,7 @@ from attngeo.errors import (
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.pretrain import make_options
 
+ROOT = Path(__file__).parents[1]
 LONG = "x" * 100_000
 # Commands with a name of 100,000 characters, on the command line or in a file, and their exit codes.
 LONG_NAMES = {
@@ -118,6 +122,37 @@ def test_a_choice_that_does_not_exist_is_refused_in_words_of_the_command_line(in
     run = inside("score", "demo:minilm", "--precision", "fats")
     assert_fails(run, 2, "--precision is 'fats'", "did you mean fast?")
     assert_fails(inside("score", "demo:minilm", "--precision", "x"), 2, "'x'; expected one of: float32, float64, fast")
+
+
+def find_unnamed_options(module: str) -> list[str]:
+    """The options that a message of a module has with a $, but of which its error is not told: the $ would be shown.
+
+    The options of a text outside of a call of an error are texts of their own somewhere in the module.
+    """
+    tree = ast.parse(module)
+    told: dict[ast.AST, set[Any]] = {}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and hasattr(errors, ast.unparse(call.func)):
+            options = {argument.value for argument in call.args[1:] if isinstance(argument, ast.Constant)}
+            told |= dict.fromkeys(ast.walk(call), options)
+    anywhere = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        f"line {text.lineno}: ${name}"
+        for text in ast.walk(tree)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and text not in docstrings
+        for name in re.findall(r"\$([a-z]\w*)", text.value)
+        if name not in told.get(text, anywhere)
+    ]
+
+
+def test_an_error_is_told_the_options_that_its_message_names() -> None:
+    assert find_unnamed_options('raise DataError("no rows; choose another $over")') == ["line 1: $over"]
+    assert find_unnamed_options('raise DataError("no rows; choose another $over", "over")') == []
+    modules = [path for folder in ("attngeo", "commands") for path in (ROOT / folder).rglob("*.py")]
+    assert len(modules) > 100
+    unnamed = {str(path): find_unnamed_options(path.read_text("utf-8")) for path in modules}
+    assert {path: names for path, names in unnamed.items() if names} == {}
 
 
 def test_text_of_a_user_is_no_option() -> None:

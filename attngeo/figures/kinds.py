@@ -20,7 +20,7 @@ from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
 from attngeo.positions.options import KERNEL
 from attngeo.scores.spec import SCORES, score_names
-from attngeo.tables.labels import label_option, list_named, name_models, resolve_labels
+from attngeo.studies.labels import label_option, list_named, name_models, resolve_labels
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -85,7 +85,8 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
     if len(objectives) > 1:
         raise UsageError(
             f"losses of several objectives have no common scale; select one of {', '.join(map(str, objectives))} "
-            "with where, such as objective=mlm"
+            "with $where, such as objective=mlm",
+            "where",
         )
     losses = curves[["objective", "init", "seed", "step", LOSS]].dropna().drop_duplicates()
     groups, common = _group_runs(losses)
@@ -117,7 +118,8 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     of_heads = options.over == "heads"
     layers = curves[curves["head"].notna() == of_heads]
     if layers.empty:
-        raise DataError(f"the rows of {'heads' if of_heads else 'whole layers'} are missing; choose another $over")
+        unit = "heads" if of_heads else "whole layers"
+        raise DataError(f"the rows of {unit} are missing; choose another $over", "over")
     groups, common = _group_runs(layers)
     several = len(groups) > 1
     titles = [group.name.replace(", ", "<br>") for group in groups] if several else [""]

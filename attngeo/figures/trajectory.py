@@ -89,12 +89,14 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     of_heads = options.over == "heads"
     chosen = followed[followed["head"].notna() == of_heads]
     if chosen.empty:
-        raise DataError(f"the rows of {'heads' if of_heads else 'whole layers'} are missing; choose another $over")
+        missing = "heads are missing; write them with attngeo score --per-head" if of_heads else "layers are missing"
+        raise DataError(f"the rows of {missing}, or choose another $over", "over")
     panels = split_panels(chosen)
     if len(panels) > MOST_TOGETHER:
         raise DataError(
             f"{len(panels)} stacks of models are too many to tell apart, expected at most {MOST_TOGETHER}; select some "
-            "with where"
+            "with $where",
+            "where",
         )
     scores = [score for score in scores_in(rows.columns) if score in rows and rows[score].notna().any()]
     if not scores:

@@ -65,6 +65,7 @@ def read_config(model: str, objective: str) -> PreTrainedConfig:
         f"transformers has no head of model type {config.model_type!r} to train on {objective}; "
         f"{_advise_other(config, objective)}",
         "objective",
+        "task",
     )
 
 

@@ -18,7 +18,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding
-from attngeo.errors import DataError, UsageError, first_line
+from attngeo.errors import DataError, UsageError, about, first_line
 from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
 from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
@@ -34,8 +34,8 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
+from attngeo.studies.labels import ALL_MODELS, list_named
 from attngeo.studies.run import require_all
-from attngeo.tables.labels import ALL_MODELS, list_named
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
 if TYPE_CHECKING:
@@ -103,11 +103,12 @@ def plot(  # noqa: D417 - the keywords are those of a session
     name = name_input(sources[0])
     expected = SOURCES[spec.source]
     try:
-        figure = spec.make(*tables, options=options)
+        with about(name):
+            figure = spec.make(*tables, options=options)
         size.resize(figure)
         return figure
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from None
+    except DataError:
+        raise
     except (TypeError, ValueError) as error:  # a text in place of a number
         raise DataError(f"{name} cannot be drawn ({first_line(error)}); expected the columns of {expected}") from error
 

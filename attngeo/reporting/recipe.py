@@ -32,7 +32,7 @@ from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Checkable, join_checks, parse_condition
 from attngeo.scores.spec import SCORES
-from attngeo.tables.labels import resolve_labels
+from attngeo.studies.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column
 
 # Several hundred times the longest recipe that is known. Each key takes a kilobyte of memory.

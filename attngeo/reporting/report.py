@@ -111,7 +111,7 @@ def build_report(
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         collected = collect_results(file, workplace)
-        collected.labels = find_labels(file.recipe, collected)
+        collected.labels = find_labels(file, collected)
         content, tables = _build_content(file, collected, workplace, date)
         _write(folder, content, tables)
         if not collected.failures:

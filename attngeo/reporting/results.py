@@ -28,9 +28,9 @@ from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Req
 from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
+from attngeo.studies.labels import list_named, name_models, resolve_labels
 from attngeo.studies.models import match_models
 from attngeo.tables.files import atomic_write
-from attngeo.tables.labels import list_named, name_models, resolve_labels
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
@@ -147,13 +147,17 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     return collected
 
 
-def find_labels(recipe: Recipe, collected: CollectedResults) -> dict[str, str]:
-    """The labels of the models of a recipe, also of those that failed. Raises UsageError as `resolve_labels`."""
+def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]:
+    """The labels of the models of a recipe, also of those that failed. Raises UsageError, which names the file."""
+    recipe = file.recipe
     models = [*list_named(*collected.rows.values())]
     for request in recipe.results:
         models += collected.requests.get(request.name, request).model_names
     models += [figure.model for section in recipe.section for figure in section.figures if figure.model is not None]
-    return resolve_labels(recipe.label, models)
+    try:
+        return resolve_labels(recipe.label, models)
+    except UsageError as error:
+        raise UsageError(f"{file.path}: {error}") from None
 
 
 def _match_models(request: Request, workplace: Workplace) -> Request:

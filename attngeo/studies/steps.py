@@ -23,6 +23,18 @@ class TrainingStep(NamedTuple):
     step: int | None
 
 
+class _Parts(NamedTuple):
+    """The name of a checkpoint in parts, one after the other, and the step that the middle one states.
+
+    start, end: of the model. stated: what the name has besides, such as @step1000 or /checkpoint-500; "" if nothing.
+    """
+
+    start: str
+    stated: str
+    end: str
+    step: int | None
+
+
 def split_step(name: str) -> TrainingStep:
     """The model and the step that the name of a checkpoint states.
 
@@ -34,17 +46,35 @@ def split_step(name: str) -> TrainingStep:
     >>> split_step("runs/a/checkpoint-500"), split_step("org/name-seed_0-step_20k")
     (TrainingStep(model='runs/a', step=500), TrainingStep(model='org/name-seed_0', step=20000))
     """
+    parts = _take_apart(name)
+    return TrainingStep((parts.start or ".") + parts.end, parts.step)
+
+
+def rename_training(name: str, model: str) -> str:
+    """The name of a checkpoint with another model in place of what all checkpoints of its training have in common.
+
+    >>> rename_training("org/name@step1000", "BERT"), rename_training("runs/a/checkpoint-500", "BERT")
+    ('BERT@step1000', 'BERT/checkpoint-500')
+    """
+    parts = _take_apart(name)
+    slash = "" if parts.start else "/"
+    return model + slash + parts.stated + parts.end
+
+
+def _take_apart(name: str) -> _Parts:
     model, at, revision = name.partition("@")
     is_hub = bool(at and (HUB_ID.fullmatch(model) or HUB_FILE.fullmatch(model)))  # a path may contain the character
     matches = [*STEP.finditer(revision if is_hub else name)]
     if not matches:
-        return TrainingStep(model if is_hub else name, None)
+        return _Parts(model, at + revision, "", None) if is_hub else _Parts(name, "", "", None)
     match = matches[-1]
     step = int(match["number"]) * (THOUSAND if match["thousands"] else 1)
-    if not is_hub:
-        _, slash, inside = name[match.end() :].partition("/")
-        model = (name[: match.start()].rstrip("/-_.") or ".") + (slash + inside if inside else "")
-    return TrainingStep(model, step)
+    if is_hub:
+        return _Parts(model, at + revision, "", step)
+    start = name[: match.start()].rstrip("/-_.@")
+    _, slash, inside = name[match.end() :].partition("/")
+    end = slash + inside if inside else ""
+    return _Parts(start, name[len(start) : len(name) - len(end)], end, step)
 
 
 def step_of(name: str) -> int | None:

@@ -255,8 +255,13 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
 
     >>> explain_unknown_column("layr", ["layer", "head"])
     "unknown column 'layr'; did you mean layer?"
+    >>> explain_unknown_column("symmetry", ["layers", "symmetry_lower", "symmetry_median"])
+    "unknown column 'symmetry'; expected one of: symmetry_lower, symmetry_median"
     """
     names = list(map(str, known))
+    statistics = [name for name in names if name.startswith(f"{column}_")]
+    if len(statistics) > 1:
+        return f"unknown column {column!r:.60}; expected one of: {list_names(statistics)}"
     return f"unknown column {column!r:.60}; {advise(column, names, f'expected one of: {list_names(names)}')}"
 
 

@@ -70,6 +70,18 @@ def test_labels_are_in_figures(inside: Run, tmp_path: Path) -> None:
         assert json.loads(path.read_text())["layout"]["title"]["text"].startswith("Enc: ")
 
 
+def test_the_name_of_a_training_labels_its_checkpoints(inside: Run, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"model": ["runs/a/checkpoint-0", "runs/a/checkpoint-9", "runs/b-step0", "runs/b-step9"]})
+    rows = rows.assign(stack="decoder", layer=0, head=None, d_model=4, symmetry=0.1, directionality=0.1)
+    rows.to_csv(tmp_path / "s.csv", index=False)
+    path = tmp_path / "a.json"
+    labels = ["--label", "runs/a=Our A", "--label", "runs/b=Our B"]
+    done = inside("plot", "trajectory", tmp_path / "s.csv", *labels, "-o", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = {trace["name"] for trace in json.loads(path.read_text())["data"] if trace.get("showlegend", True)}
+    assert {name for name in names if name} == {"Our A", "Our B"}
+
+
 @pytest.mark.parametrize(
     "command", [["score"], ["compare", "demo:decoder"], ["compose"], ["positions"], ["plot", "layers"]]
 )
@@ -129,7 +141,9 @@ def test_a_summary_is_a_row_for_each_stack(inside: Run, tmp_path: Path) -> None:
     assert "| Dec " in files["md"].read_text()
     one = inside("score", *BOTH, "--summary", "--columns", "model,symmetry_median", "--format", "csv", "-q").stdout
     assert one.splitlines()[0] == "model,symmetry_median"
-    assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", "symmetry_upper")
+    of_score = ["symmetry_lower", "symmetry_median", "symmetry_upper"]
+    assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", *of_score)
+    assert_states(inside("score", *BOTH, "--summary", "--columns", "symmetry").stderr, "--columns", *of_score)
 
 
 def test_a_summary_of_heads_has_their_statistics(inside: Run, tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ def test_options_reach_the_figure(
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
 
 
+def test_rows_of_heads_that_are_missing_are_advised_in_words_of_the_command_line(inside: Run, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"model": ["a@step0", "a@step1"], "stack": "decoder", "layer": 0, "head": None, "d_model": 4})
+    rows.assign(symmetry=0.1, directionality=0.1).to_csv(tmp_path / "s.csv", index=False)
+    done = inside("plot", "trajectory", tmp_path / "s.csv", "--over", "heads", "-o", tmp_path / "a.json")
+    assert_fails(done, DataError, tmp_path / "s.csv", "attngeo score --per-head", "choose another --over")
+
+
 def test_a_figure_that_is_higher_than_asked_says_so(inside: Run, tmp_path: Path) -> None:
     models = ["demo:minilm", "demo:encoder", "demo:decoder"]
     asked = ["plot", "heatmap", *models, "--width", 600, "--height", 300, "-o"]

@@ -290,7 +290,7 @@ def test_a_label_of_no_model_in_a_file_is_refused_when_it_is_read(recipe: Path, 
         recipe, 'command = "score"\nmodels = ["demo:encoder", "demo:decoder"]', 'command = "file"\npath = "kept.csv"'
     )
     change(recipe, 'text = "A *report*."', '[label]\n"demo:encodr" = "Enc"')
-    with pytest.raises(UsageError, match="no model demo:encodr; did you mean demo:encoder"):
+    with refuses(UsageError, f"{recipe}: label: there is no model demo:encodr; did you mean demo:encoder"):
         build_report(recipe, tmp_path / "out")
     change(recipe, "demo:encodr", "demo:encoder")
     assert "| Enc " in (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()

@@ -46,6 +46,7 @@ def test_a_name_states_its_step(name: str) -> None:
         ("/mnt/me@host/step5/final", "/mnt/me@host/final", 5),
         ("/mnt/me@host/final", "/mnt/me@host/final", None),
         ("org/name/model.gguf@step7", "org/name/model.gguf", 7),
+        ("a label@step7", "a label", 7),
     ],
 )
 def test_models_are_what_their_checkpoints_have_in_common(name: str, model: str, step: int | None) -> None:

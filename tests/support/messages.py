@@ -11,6 +11,9 @@ import pytest
 
 from attngeo.errors import AttnGeoError
 
+# An option whose error is not told of it: the command line writes no flag for it.
+UNNAMED_OPTION = re.compile(r"\$[a-z]")
+
 
 def assert_states(message: str, *facts: object) -> None:
     """The message has one line and states each fact: a name, a number, a file or an option, as whole words."""
@@ -39,4 +42,5 @@ def assert_fails(run: subprocess.CompletedProcess[str], error: int | type[AttnGe
     if not isinstance(error, int):
         assert type(run.error) is error  # type: ignore[attr-defined]
     assert run.stderr.startswith("attngeo: "), run.stderr
+    assert not UNNAMED_OPTION.search(run.stderr), run.stderr
     assert_states(run.stderr, *facts)

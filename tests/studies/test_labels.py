@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from attngeo.errors import UsageError
-from attngeo.tables.labels import list_named, name_models, parse_labels, resolve_labels
+from attngeo.studies.labels import list_named, name_models, parse_labels, resolve_labels
 
 MODELS = ["org/one", "org/two@step10", "org/two@step20", "runs/lr=0.1"]
 
@@ -25,10 +25,26 @@ def test_a_repository_labels_its_revisions_and_a_revision_itself() -> None:
     assert labels == {"org/two@step10": "T@step10", "org/two@step20": "last"}
 
 
+def test_what_checkpoints_have_in_common_labels_them_and_a_checkpoint_itself() -> None:
+    models = ["runs/a/checkpoint-0", "runs/a/checkpoint-20/", "runs/a", "checkpoint-5", "runs/b-step1", "runs/b-step2"]
+    assert resolve_labels({"./runs/a/": "A", ".": "C", "runs/b": "B", "./runs/b-step2": "last"}, models) == {
+        "runs/a/checkpoint-0": "A/checkpoint-0", "runs/a/checkpoint-20/": "A/checkpoint-20", "runs/a": "A",
+        "checkpoint-5": "C/checkpoint-5", "runs/b-step1": "B-step1", "runs/b-step2": "last",
+    }  # fmt: skip
+    parsed = parse_labels(["./runs/lr=0.1=slow"])
+    assert resolve_labels(parsed, MODELS) == {"runs/lr=0.1": "slow"}
+
+
+def test_a_folder_and_a_repository_of_one_name_have_labels_of_their_own() -> None:
+    labels = {"base": "Hub", "./base": "folder"}
+    assert resolve_labels(labels, ["./base", "base"]) == {"base": "Hub", "./base": "folder"}
+
+
 @pytest.mark.parametrize(
     ("labels", "facts"),
     [
         ({"org/on": "A"}, "no model org/on; did you mean org/one"),
+        ({"org/tw": "A"}, "no model org/tw; did you mean org/two"),
         ({"org/one": "A", "org/two@step10": "A"}, "org/one and org/two@step10 would both be 'A'"),
         ({"org/one": "runs/lr=0.1"}, "org/one and runs/lr=0.1 would both be"),
     ],

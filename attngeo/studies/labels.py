@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attngeo.choices import RESULTS, advise
 from attngeo.errors import UsageError
 from attngeo.options import Options, option
+from attngeo.studies.steps import rename_training, split_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +76,9 @@ class LabelOptions(Options):
 def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> dict[str, str]:
     """The label of each of these models that has one. Raises UsageError.
 
-    A reference without revision labels all revisions that are there: org/name=BERT makes BERT@step10 of
-    org/name@step10.
+    What the checkpoints of a training have in common labels all of them that are there: org/name=BERT makes BERT@step10
+    of org/name@step10, and runs/a=A makes A/checkpoint-10 of runs/a/checkpoint-10; see `split_step`. A ./ at the start
+    of a path, and a slash at its end, make no difference.
 
     Raises:
         UsageError: a label is for none of the models, or two models would have one name.
@@ -87,18 +89,26 @@ def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> d
     if not labels:
         return {}
     models = [*dict.fromkeys(models)]
-    bases = {model: model.partition("@")[0] for model in models}
-    known = {*models, *bases.values()}
+    trainings = {model: split_step(model).model for model in models}
+    known = {*map(_trim, models), *map(_trim, trainings.values())}
     wanted = dict(_find_reference(reference, name, known) for reference, name in labels.items())
     for reference in wanted:
-        if reference not in known:
-            raise UsageError(f"$label: there is no model {reference:.80}; {advise(reference, models)}", "label")
+        if _trim(reference) not in known:
+            likely = dict.fromkeys((*models, *trainings.values()))
+            raise UsageError(f"$label: there is no model {reference:.80}; {advise(reference, likely)}", "label")
+    trimmed = {_trim(reference): name for reference, name in wanted.items()}
+
+    def find_label(reference: str) -> str | None:
+        return wanted.get(reference, trimmed.get(_trim(reference)))
+
     resolved = {}
-    for model, base in bases.items():
-        if model in wanted:
-            resolved[model] = wanted[model]
-        elif base in wanted:
-            resolved[model] = f"{wanted[base]}@{model.partition('@')[2]}"
+    for model, training in trainings.items():
+        label = find_label(model)
+        label_of_training = find_label(training)
+        if label is not None:
+            resolved[model] = label
+        elif label_of_training is not None:
+            resolved[model] = rename_training(_trim(model), label_of_training)
     names = Counter(resolved.get(model, model) for model in models)
     repeated = next((name for name, count in names.items() if count > 1), None)
     if repeated is not None:
@@ -110,13 +120,18 @@ def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> d
     return resolved
 
 
+def _trim(reference: str) -> str:
+    """A reference without the ./ at the start of a path, and without the slash at its end."""
+    return reference.removeprefix("./").rstrip("/") or "."
+
+
 def _find_reference(reference: str, name: str, known: Collection[str]) -> tuple[str, str]:
     """A label parted at the = after which its reference is known: a path may have one."""
     longer, rest = reference, name
-    while longer not in known and "=" in rest:
+    while _trim(longer) not in known and "=" in rest:
         part, _, rest = rest.partition("=")
         longer = f"{longer}={part}"
-    return (longer, rest) if longer in known else (reference, name)
+    return (longer, rest) if _trim(longer) in known else (reference, name)
 
 
 def list_named(*tables: pd.DataFrame) -> list[str]:
