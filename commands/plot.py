@@ -21,7 +21,8 @@ from .outputs import Verbosity, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = (
-    "File of score, positions, compare, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
+    "File of score, positions, compare, analogy, pretrain, tabular or efa; folder of pretrain; model, as for score; "
+    "or a pattern of folders or models in quotes, 'org/name@step*' or './checkpoints/*'"
 )
 
 

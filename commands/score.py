@@ -170,7 +170,7 @@ def score(
     if scored:
         frames = order_frames([*scored.values()])
         if summary:
-            _deliver_summary(frames, outputs, options, selection)
+            _deliver_summary(frames, outputs, options, selection, verbosity)
         else:
             _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         outputs.draw("heatmap", frames, figures)
@@ -307,7 +307,11 @@ def _deliver(
 
 
 def _deliver_summary(
-    frames: list[pd.DataFrame], outputs: ModelOutputs, options: ScoreOptions, selection: Selection
+    frames: list[pd.DataFrame],
+    outputs: ModelOutputs,
+    options: ScoreOptions,
+    selection: Selection,
+    verbosity: Verbosity,
 ) -> None:
     """Write and print one row for each stack of each model."""
     rows = join_frames(frames)
@@ -322,6 +326,7 @@ def _deliver_summary(
             print_summary(selected, ("model", "stack"))
         else:
             _print_models([outputs.name(frame) for frame in frames])
+            _print_departures(outputs.name(rows), verbosity)
 
     outputs.deliver(selection.select(summarised), print_tables, brief)
 

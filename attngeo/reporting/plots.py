@@ -35,6 +35,7 @@ from attngeo.scores.spec import SCORES, number_columns
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.studies.labels import ALL_MODELS, list_named
+from attngeo.studies.models import match_models
 from attngeo.studies.run import require_all
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -72,7 +73,8 @@ def plot(  # noqa: D417 - the keywords are those of a session
     Args:
         kind: name of the kind.
         inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`, a
-            model's reference, a model in memory, a DataFrame of results.
+            model's reference, a pattern such as org/name@step* or ./checkpoints/*, a model in memory, a DataFrame of
+            results.
         options: how it is drawn; its fields are keywords, too:
             {options}
         size: of the files that `attngeo.save_figure` writes; its fields are keywords, too:
@@ -96,7 +98,7 @@ def plot(  # noqa: D417 - the keywords are those of a session
     spec = FIGURES[one_of("kind", kind, FIGURES)]
     if spec.scores:
         one_of("score", options.score, spec.scores)
-    sources = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    sources = expand_inputs(list(inputs) if isinstance(inputs, list | tuple) else [inputs], session.hub)
     if not sources:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
     tables = read_tables(spec, sources, options, session)
@@ -111,6 +113,15 @@ def plot(  # noqa: D417 - the keywords are those of a session
         raise
     except (TypeError, ValueError) as error:  # a text in place of a number
         raise DataError(f"{name} cannot be drawn ({first_line(error)}); expected the columns of {expected}") from error
+
+
+def expand_inputs(sources: Sequence[Any], hub: HubAccess) -> list[Any]:
+    """The inputs with patterns replaced by the models and folders that match, as for `attngeo.score`."""
+    expanded: list[Any] = []
+    for source in sources:
+        is_reference = isinstance(source, str) and not is_table(source)
+        expanded += match_models(source, hub) if is_reference else [source]
+    return expanded
 
 
 def name_input(source: Any) -> str:

@@ -70,6 +70,18 @@ def test_rows_of_heads_that_are_missing_are_advised_in_words_of_the_command_line
     assert_fails(done, DataError, tmp_path / "s.csv", "attngeo score --per-head", "choose another --over")
 
 
+def test_a_pattern_in_quotes_is_what_matches_it(inside: Run, tmp_path: Path) -> None:
+    for step in (0, 20, 100):
+        shutil.copytree(ENCODER, tmp_path / f"run/checkpoint-{step}")
+    path = tmp_path / "a.json"
+    for pattern in ("run/*", "./run/checkpoint-*"):
+        done = inside("plot", "layers", pattern, "-o", path, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        names = [trace["name"] for trace in json.loads(path.read_text())["data"] if trace.get("showlegend")]
+        assert [name.rpartition("-")[2] for name in names] == ["0", "20", "100"]
+    assert_fails(inside("plot", "layers", "other/*", "-o", path, cwd=tmp_path), ModelNotFoundError, "other/*")
+
+
 def test_a_figure_that_is_higher_than_asked_says_so(inside: Run, tmp_path: Path) -> None:
     models = ["demo:minilm", "demo:encoder", "demo:decoder"]
     asked = ["plot", "heatmap", *models, "--width", 600, "--height", 300, "-o"]

@@ -161,6 +161,9 @@ def test_the_command_says_when_three_steps_are_scored(inside: Command, tmp_path:
     chosen = inside("score", *models, "--columns", "model,symmetry", cwd=tmp_path)
     data = inside("score", *models, "--format", "json", cwd=tmp_path)
     assert "outside of chance" not in few.stdout + chosen.stdout
+    table = inside("score", *models, cwd=tmp_path).stdout.partition("outside of chance")[2]
+    assert table
+    assert inside("score", *models, "--summary", cwd=tmp_path).stdout.partition("outside of chance")[2] == table
     assert len(json.loads(data.stdout)) == 6
 
 
