@@ -136,6 +136,9 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
+    notes = inside("compare", "demo:encoder", "demo:minilm").stderr
+    assert "note: encoder" in notes
+    assert inside("compare", "demo:encoder", "demo:minilm", "--summary").stderr == notes
 
 
 def test_a_model_that_fails_leaves_the_rows_of_the_others(inside: Command, folders: tuple[Path, Path]) -> None:
