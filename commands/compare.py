@@ -122,6 +122,8 @@ def compare(
     if frames:
         if summary:
             deliver_summary(join_frames(frames), SUMMARISED, STACK, outputs, selection)
+            for frame in frames:  # a summary has no column note
+                _print_notes(outputs.name(frame), verbosity, several=len(frames) > 1)
         else:
             _deliver(frames, outputs, options, selection, verbosity)
         outputs.draw("change-map", [join_frames(frames)], figures)

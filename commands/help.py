@@ -57,16 +57,27 @@ class Helpful:
         formatter.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
+# An option of one command, which users look for in the others with conditions.
+BASELINE = "--baseline"
+
+
 class Command(Helpful, TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option whose value would be the next option, which the parser accepts."""
+        """Refuse an option whose value would be the next option, which the parser accepts; and a stray --baseline."""
         flags: dict[str, Any] = {}
         for param in self.get_params(ctx):
             if param.param_type_name == "option":
                 flags |= dict.fromkeys((*param.opts, *param.secondary_opts), param)
-        for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
+        before_dashes = [*takewhile(lambda argument: argument != "--", args)]
+        names = [argument.partition("=")[0] for argument in before_dashes]
+        if BASELINE in names and not any(flag.startswith(BASELINE) for flag in flags):
+            raise UsageError(
+                f"no such option: {BASELINE}, which attngeo score has; attngeo compare takes its first model as the "
+                f"baseline (see {ctx.command_path} --help)"
+            )
+        for option, following in pairwise(before_dashes):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
                 raise UsageError(f"{option} needs a value, but {following} follows it (see {ctx.command_path} --help)")

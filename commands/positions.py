@@ -96,6 +96,8 @@ def positions(
     rows = join_frames(frames)
     if summary and frames:
         deliver_summary(rows, SUMMARISED, ("model", "stack"), outputs, selection)
+        for frame in frames:  # a summary has no column note
+            _print_notes(frame, verbosity)
     elif frames:
         several = ["model"] if len(frames) > 1 else []
         print_rows = partial(_print, selection=selection, verbosity=verbosity)
@@ -123,8 +125,13 @@ def _print(rows: pd.DataFrame, selection: Selection, verbosity: Verbosity) -> No
         title = " · ".join(filter(None, [str(model), _show_type(frame)]))
         _print_layers(frame, printable(title))
         _print_heads(frame)
-        for (stack, note), heads in frame.groupby(["stack", "note"], sort=False):
-            verbosity.note(f"note: {stack}, {name_layers(heads['layer'])}: {note}")
+        _print_notes(frame, verbosity)
+
+
+def _print_notes(frame: pd.DataFrame, verbosity: Verbosity) -> None:
+    """Print on stderr what heads of a model have notes about."""
+    for (stack, note), heads in frame.groupby(["stack", "note"], sort=False):
+        verbosity.note(f"note: {stack}, {name_layers(heads['layer'])}: {note}")
 
 
 def _show_type(frame: pd.DataFrame) -> str:

@@ -145,6 +145,14 @@ def test_the_readmes_name_every_column_and_exit_code() -> None:
     assert all(f"`{column}`" in analogies for column in ANALOGY_COLUMNS)
 
 
+def test_both_tables_of_exit_codes_say_the_same() -> None:
+    tables = []
+    for path in (ROOT / "README.md", ROOT / "commands/README.md"):
+        lines = path.read_text("utf-8").splitlines()
+        tables.append([line for line in lines if re.match(r"\| [0-9, ]+ \|", line)])
+    assert tables[0] == tables[1] != []
+
+
 def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model and projections of the reader's own, which the README takes as given, and a sample of questions."""
     from transformers import BertConfig, BertModel

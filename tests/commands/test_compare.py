@@ -136,6 +136,12 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
+    for baseline in (("--baseline", "scores.csv"), ("--baseline=scores.csv",)):
+        elsewhere = inside("compare", *folders, *baseline, "--fail-if", "change.max > 9")
+        assert_fails(elsewhere, 2, "no such option: --baseline", "attngeo score", "first model")
+    notes = inside("compare", "demo:encoder", "demo:minilm").stderr
+    assert "note: encoder" in notes
+    assert inside("compare", "demo:encoder", "demo:minilm", "--summary").stderr == notes
 
 
 def test_a_model_that_fails_leaves_the_rows_of_the_others(inside: Command, folders: tuple[Path, Path]) -> None:

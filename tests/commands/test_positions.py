@@ -84,6 +84,7 @@ def test_models_without_rotary_embeddings_are_ranked_by_the_kernel(inside: Comma
     assert "heads with the largest previous token" in run.stdout
     assert "excess" not in run.stdout
     assert "128 positions of bert.embeddings.position_embeddings.weight" in run.stderr
+    assert inside("positions", "demo:decoder", "--summary").stderr.endswith(run.stderr)
     rows = measure("demo:decoder")
     best = rows.loc[rows["previous_token"].idxmax()]
     lines = [line.split() for line in run.stdout.splitlines()]

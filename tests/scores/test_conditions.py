@@ -263,7 +263,7 @@ def test_a_baseline_without_heads_is_refused_by_conditions_on_heads() -> None:
         condition = Condition(expression)
         with refuses(UsageError, "the baseline has 0 heads", "encoder", "--per-head"):
             [*condition.outcomes(rows, rows[rows["head"].isna()])]
-        with refuses(UsageError, "the baseline has 11 heads", "lacks 1 "):
+        with refuses(UsageError, "the baseline has 11 heads", "lacks 1"):
             [*condition.outcomes(rows, rows.drop(index=last))]
         assert not any(outcome.failed for outcome in condition.outcomes(rows, rows))
     of_layers = Condition("symmetry.median < baseline.symmetry.median")
