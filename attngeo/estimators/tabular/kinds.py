@@ -18,7 +18,7 @@ from attngeo.estimators.shared.dates import (
     read_wall_times,
 )
 from attngeo.estimators.shared.files import keep_whole, list_texts, naming
-from attngeo.estimators.shared.numerals import find_unit
+from attngeo.estimators.shared.numerals import describe_unit
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
 
@@ -133,15 +133,12 @@ def set_kinds(
             frame = frame.assign(**{name: keep_whole(column).astype("category")})
         elif kind == "number":
             numbers = as_numbers(column)
+            unit = describe_unit(column)
+            if unit:
+                raise TableError(f"expected numbers, but {unit}", table=path, column=name)
             if not numbers.notna().any():
-                unit = find_unit(column.dropna().astype("str").unique().tolist())
-                advice = (
-                    f"remove the unit {unit!r} from its cells, or choose another kind"
-                    if unit
-                    else "choose another kind"
-                )
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
-                problem = f"has no numbers, such as {shown} in its first row, expected some; {advice}"
+                problem = f"has no numbers, such as {shown} in its first row, expected some; choose another kind"
                 raise TableError(problem, table=path, column=name)
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
