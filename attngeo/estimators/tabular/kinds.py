@@ -13,6 +13,7 @@ from attngeo.estimators.shared.cells import read_like_numbers, refuse_unread, sh
 from attngeo.estimators.shared.dates import (
     DateColumn,
     find_dates,
+    find_short_year,
     list_day_formats,
     read_moments,
     read_wall_times,
@@ -152,6 +153,12 @@ def set_kinds(
 def _read_kind(column: pd.Series[Any], kind: Kind | None, report: Callable[[str], None]) -> DateColumn | None:
     """The dates of a column that may have some, or has some if the user chose a kind. Raises TableError."""
     found = find_dates(column, ORDERS.get(str(kind), ()), is_date=kind is not None)
+    short = find_short_year(column) if found is None else ""
+    if short:
+        problem = f"{short!r:.40} looks like a date whose year has two digits, expected four, such as 31.12.2023"
+        if kind is not None:
+            raise TableError(problem, column=column.name)
+        report(f"column {column.name!r:.60}: {problem}; it stays a text")
     if found is None and kind is not None:
         raise TableError(
             "has cells that are no dates of one format, expected such as 2023-12-31 or 31.12.2023 23:59:59; write all "
