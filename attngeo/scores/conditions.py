@@ -584,5 +584,7 @@ def find_checks(columns: Iterable[str]) -> Checkable:
             nearest = checks
             fewest = distance
     if nearest is None:
-        raise DataError(f"its columns are {list_names(sorted(given))}, expected those of a table that attngeo writes")
+        checked = [name for name, question in QUESTIONS.items() if question.find_checks() is not None]
+        problem = f"its columns are {list_names(sorted(given))}, for which there are no checks"
+        raise DataError(f"{problem}; tables of these commands have some: {', '.join(checked)}")
     return nearest

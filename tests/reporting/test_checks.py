@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from support.reports import change
 
 import attngeo
@@ -211,3 +211,9 @@ def test_checks_of_several_results_name_them(tmp_path: Path) -> None:
     for name in ("rows", "folded"):
         assert f"- ✓ {name}: demo:decoder" in text
         assert f'</code></td><td class="text">{name}</td><td class="text">demo:decoder</td>' in made.page.read_text()
+
+
+def test_a_table_without_checks_is_refused_with_the_commands_that_have_some() -> None:
+    with pytest.raises(DataError) as caught:
+        find_checks(("method", "accuracy"))
+    assert_states(str(caught.value), "accuracy", "no checks", *(question.name for question in CHECKED))

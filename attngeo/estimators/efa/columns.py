@@ -12,9 +12,18 @@ from attngeo.bounds.names import list_names, name_type, printable
 from attngeo.choices import advise, as_python
 from attngeo.errors import TableError, UnknownColumnError, UsageError
 from attngeo.estimators.efa.families import LARGEST
-from attngeo.estimators.shared.cells import UNKNOWN, find_values, parse_numbers, read_numbers, show_value
+from attngeo.estimators.shared.cells import (
+    UNKNOWN,
+    find_values,
+    name_missing,
+    parse_numbers,
+    read_like_numbers,
+    read_numbers,
+    show_value,
+)
 from attngeo.estimators.shared.dates import read_any_moments, refuse_mixed_zones
 from attngeo.estimators.shared.files import naming, sort_values
+from attngeo.estimators.shared.numerals import describe_unit
 from attngeo.estimators.shared.saving import PLAIN
 
 # The names in messages of the tables of a fit, and of one that a fitted model reads.
@@ -160,12 +169,30 @@ def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | b
         problem = "has dates, times or complex numbers, expected numbers; convert it, or name another column"
         raise TableError(problem, table=source, column=column.name)
     numbers = read_numbers(column)
-    advice = "leave the row out, or scale the column"
-    if np.isnan(numbers).all():
-        advice = "no cell of the column is a number; name another column"
-    problem = f", expected a finite number of at most {LARGEST:g}; {advice}"
+    expected = f", expected a finite number of at most {LARGEST:g}"
+    is_number = ~np.isnan(read_like_numbers(column))
+    is_text = column.notna().to_numpy() & ~is_number
+    refuse_first(is_read & is_text, column, source, f"{expected}; {_advise_texts(column, is_text, is_number, source)}")
+    has_commas = is_read & is_number & np.isnan(numbers)
+    refuse_first(has_commas, column, source, f"{expected}; write numbers with a decimal point")
+    problem = f"{expected}; leave the row out, or scale the column"
     refuse_first(is_read & ~(np.abs(numbers) <= LARGEST), column, source, problem)
     return numbers
+
+
+def _advise_texts(column: pd.Series[Any], is_text: np.ndarray, is_number: np.ndarray, source: str) -> str:
+    """What to do about the cells of a column that are no numbers, "" for none. is_text, is_number: [rows]."""
+    if not is_text.any():
+        return ""
+    unit = describe_unit(column)
+    if unit:
+        return unit
+    if not is_number.any():
+        advice = "write it as in training" if source == TABLE else "name another column"
+        return f"no cell of the column is a number; {advice}"
+    texts = f"{is_text.sum():,} of {len(column):,} cells are no numbers"
+    first = str(column.iloc[int(is_text.argmax())])
+    return f"{texts}; leave the row out, or make missing cells of such texts with {name_missing([first])}"
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:

@@ -40,6 +40,8 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN
 
 AS_FITTED = EfaPredictOptions()
+# Mean log p that differ by less, or by a smaller share, are equal: the model computes in single precision.
+LOG_ROUNDING = 1e-6
 
 
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
@@ -112,7 +114,8 @@ def _describe_baseline(table: str, what: str, measured: Measured) -> str:
         "the frequencies of items that the context lacks": measured.without_repeats,
     }
     name = max(baselines, key=lambda baseline: np.nan_to_num(baselines[baseline], nan=-np.inf))
-    if table == "train" or not measured.log_prob < baselines[name]:
+    rounding = LOG_ROUNDING * max(1.0, abs(baselines[name]))
+    if table == "train" or not measured.log_prob < baselines[name] - rounding:
         return ""
     return (
         f"{what}, {table}: the model is worse than {name}: its mean log p of a row is {measured.log_prob:.4g}, that of "

@@ -116,7 +116,8 @@ def _measure_items(
     without_repeats = math.nan
     if not (train.find_repeats().any() or data.find_repeats().any()):
         in_context = _add_context(chances, data, causal=options.causal)
-        without_repeats = float((chances / (1 - in_context))[data.known].log().mean())
+        # Rounding may give the only item that is left a probability above 1.
+        without_repeats = float((chances / (1 - in_context))[data.known].log().clamp(max=0).mean())
         is_popular = _find_popular(rank[data.items], data, causal=options.causal)
     return Measured(
         sequences=len(data),

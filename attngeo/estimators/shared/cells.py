@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,6 +191,8 @@ def refuse_unread(
     if is_strict or count > MOST_UNREAD * present:
         more = f" (nor are {count - 1:,} further of {present:,} cells)" if count > 1 else ""
         advice = "write the column as in training, or leave the row out"
+        if isinstance(column.iloc[row], str):
+            advice += f"; {name_missing([column.iloc[row]])} makes missing cells of such texts"
         raise TableError(f"{shown} is {expected}{more}; {advice}", row=row + 1, column=column.name)
     return f"{count:,} of {present:,} cells are {expected}, and are missing, such as {shown} in row {row + 1}"
 
@@ -214,6 +217,11 @@ def _write(value: Any) -> str:
     """A number or a boolean as text; without a fraction if it is whole, as in a column without missing cells."""
     is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if is_whole else str(value)
+
+
+def name_missing(texts: Sequence[str]) -> str:
+    """The options of the command line that make missing cells of these texts, for messages."""
+    return " ".join(f"--missing {shlex.quote(text)}" for text in texts)
 
 
 def show_value(value: Any) -> str:

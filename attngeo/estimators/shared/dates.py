@@ -30,6 +30,8 @@ CELL = re.compile(
 # A zone that is one difference from UTC, in hours and minutes.
 OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})?")
 UTC = "UTC"
+# A cell that is a day with a year of two digits, whose century is unknown; perhaps with a time of the day.
+SHORT_YEAR = re.compile(r"\s*(?:0?[1-9]|[12]\d|3[01])([-/.])(?:0?[1-9]|[12]\d|3[01])\1\d{2}\s*(?:\s\d{1,2}:.*)?")
 # Cells that are tried before a whole column is read.
 FIRST_CELLS = 20
 # Days from which on a time may be of no year of Python's calendar in another zone.
@@ -105,6 +107,17 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
     refuse_mixed_zones(column, moments, f"--column-type {column.name!s:.60}:category keeps the texts")
     example = _write_cell(values.iloc[0]) if len(values) else ""
     return DateColumn(written, moments.zone, example, len(moments.zones) > 1)
+
+
+def find_short_year(column: pd.Series[Any]) -> str:
+    """The first cell of a column of texts, all of which look like dates with years of two digits; "" for others."""
+    if not pd.api.types.is_string_dtype(column.dtype):
+        return ""
+    texts = column.dropna().astype("str")
+    for cells in (texts[:FIRST_CELLS], texts):
+        if not len(cells) or not cells.str.fullmatch(SHORT_YEAR).all():
+            return ""
+    return str(texts.iloc[0])
 
 
 def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> list[str]:

@@ -39,10 +39,10 @@ from attngeo.estimators.shared.numerals import (
     DECIMALS,
     LARGEST_EXACT,
     Numerals,
+    describe_unit,
     find_forms,
     find_mark,
     find_numerals,
-    find_unit,
 )
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -592,15 +592,11 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def describe_units(frame: pd.DataFrame) -> Iterator[str]:
-    """Notes about columns of texts whose cells are numbers with a unit."""
+    """Notes about columns of texts most of whose cells are numbers with a unit."""
     for name in _list_strings(frame):
-        cells = frame[name].dropna()
-        unit = find_unit(cells.unique().tolist())
-        if unit:
-            yield (
-                f"column {name!r:.60}: {cells.iloc[0]!r:.40} is a number with the unit {unit!r}, and so a text; remove "
-                "units from the cells to make numbers of them"
-            )
+        described = describe_unit(frame[name])
+        if described:
+            yield f"column {name!r:.60}: {described}"
 
 
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from attngeo.estimators.shared.cells import CODE, parse_numbers
+from attngeo.estimators.shared.cells import CODE, name_missing, parse_numbers
 
 DECIMALS = (".", ",")
 # The characters that may part thousands, beside the other decimal mark: spaces of several widths, and apostrophes.
@@ -19,6 +19,8 @@ APOSTROPHES = "'\u2019"
 FIRST_CELLS = 20
 # Units of one column, at most.
 MOST_UNITS = 3
+# Texts beside numbers with a unit, at most.
+MOST_OTHERS = 3
 # A number with a unit.
 WITH_UNIT = re.compile(
     r"\s*([$\u20ac\u00a3\u00a5])?\s*([-+]?\d(?:[\d.,'\u2019\u00a0\u2009\u202f ]*\d)?)\s*"
@@ -90,20 +92,38 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
     return found
 
 
-def find_unit(texts: Sequence[str]) -> str:
-    """The first unit of texts that all are a number with a unit behind it, or a sign of a currency before; else "".
+def describe_unit(column: pd.Series[Any]) -> str:
+    """What to do about a column most of whose cells are numbers with a unit; "" for others.
 
-    They have a few units: the letters of house numbers are none.
+    The unit is behind the number, or a sign of a currency before it. The column has a few units, as the letters of
+    house numbers are none, and a few other texts at most.
     """
-    units = []
+    cells = column.dropna().astype("str")
+    units: dict[str, str] = {}
     bare = []
-    for text in texts:
+    others = []
+    has_plain = False
+    count = 0
+    for cell, rows in cells.value_counts(sort=False).items():
+        text = str(cell)
         match = WITH_UNIT.fullmatch(text)
-        if match is None or not (match[1] or match[3]):
-            return ""
-        units.append(match[1] or match[3])
-        bare.append(match[2])
-    return units[0] if len({*units}) <= MOST_UNITS and find_numerals(bare) else ""
+        if match is None:
+            others.append(text)
+            if len(others) > MOST_OTHERS:
+                return ""
+        elif match[1] or match[3]:
+            units.setdefault(match[1] or match[3], text)
+            bare.append(match[2])
+            count += rows
+        else:
+            has_plain = True
+    if len(units) > (1 if has_plain else MOST_UNITS) or 2 * count <= len(cells) or not find_numerals(bare):
+        return ""
+    unit, example = next(iter(units.items()))
+    advice = "remove units from the cells to make numbers of them"
+    if others:
+        advice += f", and make missing cells of the other texts with {name_missing(others)}"
+    return f"{example!r:.40} is a number with the unit {unit!r}, and so a text; {advice}"
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,12 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
     for name, count in find_free_texts(frame):
         if name not in kept:
             what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-            is_read = np.isfinite(read_like_numbers(frame[name].dropna())).all()
-            advice = f"--column-type {name}:number makes numbers of them" if is_read else "--drop leaves it out"
+            is_number = np.isfinite(read_like_numbers(frame[name].dropna()))
+            advice = "--drop leaves it out"
+            if is_number.mean() > 0.5:
+                advice = f"--column-type {name}:number makes numbers of them"
+                if not is_number.all():
+                    advice += f", and missing cells of the {(~is_number).sum():,} that are none"
             progress(Progress("note", f"{path}: {what}; {advice}"))
     return frame
 

@@ -13,12 +13,13 @@ from attngeo.estimators.shared.cells import read_like_numbers, refuse_unread, sh
 from attngeo.estimators.shared.dates import (
     DateColumn,
     find_dates,
+    find_short_year,
     list_day_formats,
     read_moments,
     read_wall_times,
 )
 from attngeo.estimators.shared.files import keep_whole, list_texts, naming
-from attngeo.estimators.shared.numerals import find_unit
+from attngeo.estimators.shared.numerals import describe_unit
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
 
@@ -133,15 +134,12 @@ def set_kinds(
             frame = frame.assign(**{name: keep_whole(column).astype("category")})
         elif kind == "number":
             numbers = as_numbers(column)
+            unit = describe_unit(column)
+            if unit:
+                raise TableError(f"expected numbers, but {unit}", table=path, column=name)
             if not numbers.notna().any():
-                unit = find_unit(column.dropna().astype("str").unique().tolist())
-                advice = (
-                    f"remove the unit {unit!r} from its cells, or choose another kind"
-                    if unit
-                    else "choose another kind"
-                )
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
-                problem = f"has no numbers, such as {shown} in its first row, expected some; {advice}"
+                problem = f"has no numbers, such as {shown} in its first row, expected some; choose another kind"
                 raise TableError(problem, table=path, column=name)
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
@@ -155,6 +153,12 @@ def set_kinds(
 def _read_kind(column: pd.Series[Any], kind: Kind | None, report: Callable[[str], None]) -> DateColumn | None:
     """The dates of a column that may have some, or has some if the user chose a kind. Raises TableError."""
     found = find_dates(column, ORDERS.get(str(kind), ()), is_date=kind is not None)
+    short = find_short_year(column) if found is None else ""
+    if short:
+        problem = f"{short!r:.40} looks like a date whose year has two digits, expected four, such as 31.12.2023"
+        if kind is not None:
+            raise TableError(problem, column=column.name)
+        report(f"column {column.name!r:.60}: {problem}; it stays a text")
     if found is None and kind is not None:
         raise TableError(
             "has cells that are no dates of one format, expected such as 2023-12-31 or 31.12.2023 23:59:59; write all "

@@ -10,6 +10,8 @@ import pytest
 from support.sequences import make_efa, measure_fit
 
 from attngeo.estimators.efa.families import ExponentialFamily
+from attngeo.estimators.efa.files import _describe_baseline
+from attngeo.estimators.efa.measuring import Measured
 
 ITEMS = list("abcdefg")
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "device": "cpu"}
@@ -88,3 +90,26 @@ def test_a_family_without_a_mean_has_no_error() -> None:
     measured = measure_fit(model)["train"]
     assert np.isfinite([measured.log_prob, measured.without_context, measured.item_mean_rmse]).all()
     assert np.isnan(measured.rmse)
+
+
+@pytest.mark.parametrize(("log_prob", "baseline", "is_worse"), [
+    (0.0, 2.22e-16, False), (-1e4, -1e4 + 1e-3, False), (-1.0, -1.0 + 1e-7, False), (-1.0, -0.99, True),
+])  # fmt: skip
+def test_a_model_is_worse_than_its_baseline_only_by_more_than_rounding(
+    log_prob: float, baseline: float, is_worse: bool
+) -> None:
+    measured = Measured(1, 10, log_prob, -np.inf, without_repeats=baseline)
+    assert bool(_describe_baseline("test", "items", measured)) == is_worse
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_mean_log_p_of_an_item_that_is_certain_is_above_0(seed: int) -> None:
+    """In whole baskets, the last item is the only one that the others leave."""
+    draw = np.random.default_rng(seed)
+    frequent = [(f"b{basket}", item) for basket in range(30) for item in ITEMS if item in "ab" or draw.random() < 0.6]
+    whole = [("whole", item) for item in ITEMS]
+    train = pd.DataFrame([*frequent, *whole], columns=["sequence", "item"])
+    model = make_efa(**SMALL).fit(train, validation=pd.DataFrame(whole, columns=["sequence", "item"]))
+    measured = measure_fit(model)["validation"]
+    assert abs(measured.without_repeats) < 1e-12
+    assert measured.without_repeats <= 0

@@ -26,6 +26,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.estimators import ExponentialFamilyAttention
+from attngeo.estimators.efa.columns import TABLE, TRAINING, require_numbers
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
@@ -699,3 +700,29 @@ def test_alternatives_at_one_position_are_predicted_as_each_alone() -> None:
         own = asked[asked["value"].notna() | (asked.index == row)]
         moved = at_places(model, own["position"].tolist())
         assert found[row] == pytest.approx(moved.predict(own)["mean"][row], abs=1e-5)
+
+
+# Cells of a column of values, the row of the first that is no number, and what its message says.
+NO_NUMBERS: dict[str, tuple[list[str | None], int, list[str]]] = {
+    "a text among decimal commas": ([None, "k.A.", "4,10"], 2, ["'k.A.'", "1 of 3", "--missing k.A."]),
+    "a text among decimal points": (["4.10", "not yet"], 2, ["'not yet'", "1 of 2", "--missing 'not yet'"]),
+    "a unit": (["3,10 €", "4 €"], 1, ["'3,10 €'", "unit '€'", "remove"]),
+    "a unit beside a text": (["3,10 €", "4 €", "-"], 1, ["'3,10 €'", "unit '€'", "remove", "--missing -"]),
+    "decimal commas": (["4,10", "3,2"], 1, ["'4,10'", "decimal point"]),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_a_value_that_is_no_number_is_refused_with_what_to_do(kind: str) -> None:
+    cells, row, facts = NO_NUMBERS[kind]
+    with refuses(TableError, f"row {row}", "'price'", *facts) as caught:
+        require_numbers(pd.Series(cells, name="price", dtype=object), TABLE)
+    assert "scale" not in str(caught.value)
+
+
+def test_only_a_fit_may_name_another_column_than_one_without_numbers() -> None:
+    column = pd.Series(["a", "b"], name="price")
+    with refuses(TableError, "no cell of the column is a number", "name another column"):
+        require_numbers(column, TRAINING)
+    with refuses(TableError, "no cell of the column is a number", "as in training"):
+        require_numbers(column, TABLE)

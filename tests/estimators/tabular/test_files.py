@@ -305,7 +305,13 @@ READ_OTHERWISE = {
     "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
     "units": ("mass", ["1 234 kg", "5,5 kg"] * 20, ["'mass'", "'1 234 kg'", "'kg'", "remove"]),
     "a currency": ("price", ["303,50 €", "$ 1,20", "9 USD", "1 €"] * 10, ["'price'", "'303,50 €'", "'€'"]),
+    "a unit beside other texts": (
+        "price",
+        ["2.271 €", "303 €", "9 €", "- ", "k.A."] * 8,
+        ["'2.271 €'", "--missing k.A."],
+    ),
     "house numbers": ("house", ["12", "12a", "12b", "13"] * 10, []),
+    "more house numbers": ("house", ["12", "12a", "12b", "13a"] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
@@ -510,6 +516,14 @@ def test_a_kind_that_cells_with_units_lack_is_refused_with_the_unit(tmp_path: Pa
     path = write(tmp_path, "a,y\n" + "303 kg,u\n5 kg,v\n" * 20)
     with refuses(TableError, path, "'a'", "'303 kg'", "unit 'kg'"):
         read_tables(path, FitOptions(target="y", column_types=["a:number"]))
+
+
+@pytest.mark.parametrize("other", ["-", "k.A.", "7"])
+def test_a_unit_beside_a_few_other_cells_is_refused_too(other: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n" + f"303 kg,u\n5 kg,v\n{other},v\n" * 20)
+    with refuses(TableError, path, "'a'", "'303 kg'", "unit 'kg'") as caught:
+        read_tables(path, FitOptions(target="y", column_types=["a:number"]))
+    assert (f"--missing {other}" in str(caught.value)) == (other != "7")
 
 
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:
