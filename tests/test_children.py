@@ -43,7 +43,8 @@ PRETRAIN = (
 # What each command reads, from the folders `inputs` and its working folder.
 COMMANDS = {
     "score": ("score", ".", "../model", "--jobs", "2"),
-
+    "compose": ("compose", ".", "../model", "--jobs", "2"),
+    "gradients": ("gradients", "demo:encoder", "demo:decoder", "--sequences", "1", "--seq-len", "8", "--jobs", "2"),
     "inspect": ("inspect", ".", "../model", "--jobs", "2"),
     "compare": ("compare", ".", "../model", "demo:encoder", "--jobs", "2"),
     "lineage": ("lineage", ".", "../model", "demo:encoder", "--permutations", "19", "--jobs", "2"),

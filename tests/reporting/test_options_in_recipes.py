@@ -31,23 +31,29 @@ OUTPUT = {
     "label": "key of the recipe, for all results",
     "summary": 'a table shows it: show = "summary"',
 }
+OF_ROWS = {
+    "plot": "figures of a section",
+    "fail_if": "key of a check",
+    "checks": "a page shows its checks, and report.md",
+    "columns": "key of a table",
+    "sort": "readers sort the tables of a page",
+    "top": "readers sort the tables of a page",
+}
+OF_MODELS = {
+    "models": "key of the results",
+    "models_file": "key `models` of the results",
+    "fresh": "attngeo cache clear removes what a report would take from the result store",
+} | OF_ROWS
 # Command → option → why a recipe does not have it under `options`.
 EXCEPTIONS: dict[str, dict[str, str]] = {
-    "score": {
-        "models": "key of the results",
-        "models_file": "key `models` of the results",
+    "score": OF_MODELS
+    | {
         "allow_repeats": "a recipe names each revision, so that none is there by a pattern",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
-        "plot": "figures of a section",
-        "fail_if": "key of a check",
         "baseline": "a recipe reads earlier scores as a file, beside those of today",
-        "checks": "a page shows its checks, and report.md",
-        "columns": "key of a table",
-        "sort": "readers sort the tables of a page",
-        "top": "readers sort the tables of a page",
         "verify": "checks a model before it is scored, and not its scores",
     },
-    "analogy": {
+    "analogy": OF_ROWS
+    | {
         "models": "key of the results",
         "questions_output": "a file for other programs",
         "comparisons_output": "a file for other programs",
@@ -55,29 +61,10 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dimensions": "option of --explain",
         "positions": "option of --explain",
     },
-    "gradients": {
-        "model": "key `models` of the results",
-        "pairs_output": "a file for the figure `pairs`; a recipe reads it",
-    },
-    "positions": {
-        "models": "key of the results",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
-        "columns": "key of a table",
-        "sort": "readers sort the tables of a page",
-        "top": "readers sort the tables of a page",
-    },
-    "compare": {
-        "models": "key of the results",
-        "models_file": "key `models` of the results",
-        "allow_repeats": "a recipe names each revision, so that none is there by a pattern",
-        "plot": "figures of a section",
-        "fail_if": "key of a check",
-        "checks": "a page shows its checks, and report.md",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
-        "columns": "key of a table",
-        "sort": "readers sort the tables of a page",
-        "top": "readers sort the tables of a page",
-    },
+    "gradients": {name: reason for name, reason in OF_MODELS.items() if name != "fresh"}
+    | {"pairs_output": "a file for the figure `pairs`; a recipe reads it"},
+    "positions": OF_MODELS,
+    "compare": OF_MODELS | {"allow_repeats": "a recipe names each revision, so that none is there by a pattern"},
     "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
@@ -87,16 +74,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "fresh": "attngeo cache clear removes what a report would take from the result store",
         "save": "writes models; a report has a folder of its own",
     },
-    "compose": {
-        "model": "key `models` of the results",
-        "top": "a report has all pairs; a table selects its rows",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
-    },
-    "lineage": {
+    "compose": {name: reason for name, reason in OF_MODELS.items() if name != "plot"},
+    "lineage": {name: reason for name, reason in OF_MODELS.items() if name not in ("models", "plot")}
+    | {
         "model": "the first of the key `models` of the results",
         "candidates": "the others of the key `models` of the results",
-        "models_file": "a recipe lists its models",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
     },
     "plot": {
         "inputs": "key `of` or `model` of a figure",
