@@ -106,10 +106,14 @@ def conclude(
 
     rows: of all models. outcomes: of each. checks: file of a table of all checks; None for no table.
     """
-    complaints = check_conditions(conditions, rows, None, verbosity, checks) if len(rows) else []
     failures = describe_failures(outcomes)
-    for text in dict.fromkeys((*complaints, *failures)):
-        say(text)
+    complaints: list[str] = []
+    try:
+        if len(rows):
+            complaints = check_conditions(conditions, rows, None, verbosity, checks)
+    finally:  # an error of a condition hides no failure
+        for text in dict.fromkeys((*complaints, *failures)):
+            say(text)
     if failures:
         raise typer.Exit(SEVERAL_FAILED)
     if complaints:

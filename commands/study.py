@@ -43,7 +43,7 @@ ModelsFile = Annotated[
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Take also the models of a file, one on each line. Prints one line for each model",
+        help="Take also the models of a file, one on each line",
         rich_help_panel=INPUT,
     ),
 ]

@@ -128,13 +128,13 @@ class Checkable:
         Raises DataError if a column is missing, or a layer or head has two rows.
         """
         has_layers = {*self.units} <= {*OVER}
-        place = PLACE if has_layers else ()
+        place = PLACE if HEADS in self.units else PLACE[:1] if has_layers else ()
         require_columns(rows, (*self.about, *place, *self._counted[:1]), "the table", "attngeo")
         if self.last:
             last = rows.groupby([*self.about], dropna=False)[self.last].transform("max")
             rows = rows[rows[self.last] == last]
         if has_layers:
-            refuse_repeated(rows, (*self.about, *PLACE))
+            refuse_repeated(rows, (*self.about, *place))
         subjects = []
         for names, members in name_circuits(rows).groupby([*self.about], sort=False, dropna=False):
             labels = [_label(members[column]) for column in self.about[1:]]

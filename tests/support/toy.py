@@ -47,7 +47,7 @@ SIZE = Question(
     "size",
     SizeOptions,
     COLUMNS,
-    Checkable(("size",), units=("rows",)),
+    Checkable(("size",), units=("layers",)),
     title="Sizes of queries",
     rows=measure_sites,
     keeps="sizes",
