@@ -10,7 +10,7 @@ import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
-from attngeo.scores.conditions import HEADS, LAYERS, OVER, Checkable, Condition, parse_condition
+from attngeo.scores.conditions import HEADS, LAYERS, Checkable, Condition, parse_condition
 from attngeo.tables.write import write_table
 
 from .messages import describe_error, say
@@ -40,10 +40,13 @@ Checks = Annotated[
 ]
 
 
-def condition_option(example: str, checks: Checkable) -> Any:
-    """The option --fail-if. checks: what conditions may say of the table of the command."""
+def condition_option(example: str, checks: Checkable, *, has_per_head: bool = False) -> Any:
+    """The option --fail-if.
+
+    checks: what conditions may say of the table of the command. has_per_head: whether it has the option --per-head.
+    """
     text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {checks.describe()}"
-    if checks.units == OVER:
+    if has_per_head:
         text += f"; with --per-head, names begin with {LAYERS}. or {HEADS}."
     if checks.has_baseline:
         text += "; and baseline.NAME, with --baseline FILE (see --help-all)"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attngeo.bounds.names import printable
+from attngeo.bounds.names import PATTERN, printable
 from attngeo.changes.compare import list_pairs, refuse_repeats
 from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns, find_circuit
 from attngeo.checkpoints.access import HubAccess
@@ -21,6 +21,7 @@ from attngeo.scores.conditions import Condition, parse_condition
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
+from attngeo.studies.steps import order_steps
 
 from .checks import (
     Checks,
@@ -58,7 +59,7 @@ Models = Annotated[
 ]
 Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
 
-Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", CHECKS)]
+Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", CHECKS, has_per_head=True)]
 
 
 @with_options
@@ -102,6 +103,13 @@ def compare(
     _refuse_other_circuit(options, conditions, selection)
     selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
+    if any(map(PATTERN.search, models or ())):  # the first model may be among those that match
+        listed = [*dict.fromkeys(listed)]
+    if order_steps(listed)[:1] != [0]:
+        verbosity.note(
+            f"note: all are compared with the first, {listed[0]}, and others are earlier steps; a pattern in quotes "
+            "begins with the earliest"
+        )
     pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)
     outputs.check_labels(listed)

@@ -78,7 +78,7 @@ MOST_PLACES = 6
 FEWEST_STEPS = 3
 
 Plots = Annotated[list[Path] | None, plot_option("the map of layers × heads")]
-Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", SCORED)]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", SCORED, has_per_head=True)]
 Baseline = Annotated[
     Path | None,
     typer.Option(

@@ -359,3 +359,17 @@ def test_a_narrow_summary_keeps_results_and_lacks_sizes_and_shared_names(
         assert all(path in table for path in paths)
         assert all(result in table and result not in left_out for result in results)
         assert "layers" in left_out
+
+
+def test_the_first_model_may_be_among_those_of_a_pattern_and_a_later_step_is_said(
+    inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for step, folder in zip((200, 1000), folders, strict=True):
+        shutil.copytree(folder, tmp_path / f"run/checkpoint-{step}")
+    run = inside("compare", "run/checkpoint-200", "run/*", "--format", "csv", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert {*pd.read_csv(io.StringIO(run.stdout))["other"]} == {"run/checkpoint-1000"}
+    assert "earlier steps" not in run.stderr
+    # As a shell names them.
+    run = inside("compare", "run/checkpoint-1000", "run/checkpoint-200", "--format", "csv", cwd=tmp_path)
+    assert_states(run.stderr.splitlines()[0], "run/checkpoint-1000", "earlier steps")
