@@ -87,8 +87,9 @@ def compare(  # noqa: D417 - the keywords are those of a session
     >>> rows.layer.tolist(), bool((rows.change > 0.5).all())
     ([0, 1, 2], True)
     """
-    refuse_repeats(expand_models(models, session.hub), revisions, session)
-    return ask_for_one_table(QUESTIONS["compare"], models, session, options=options)
+    listed = expand_models(models, session.hub)
+    refuse_repeats(listed, revisions, session)
+    return ask_for_one_table(QUESTIONS["compare"], listed, session, options=options)
 
 
 def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[Model, Model]]:

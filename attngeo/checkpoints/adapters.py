@@ -243,9 +243,9 @@ class Adapter:
             if not others and self._unmatched:
                 raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
-                f"the adapter changes none of the weights that are read here, but {list_names(sorted(others)[:4])}: in "
-                f"what is read, the model is {self._base.ref}; score and compare read values and outputs with "
-                "$circuit ov",
+                "the adapter changes none of the weights that are read here, but "
+                f"{list_names(sorted(others)[:4]) or 'nothing'}: in what is read, the model is {self._base.ref}; score "
+                "and compare read values and outputs with $circuit ov",
                 "circuit",
             )
 

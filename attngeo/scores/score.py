@@ -90,5 +90,6 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    refuse_repeated_revisions(expand_models(model, session.hub), revisions, session)
-    return ask_for_one_table(QUESTIONS["score"], model, session, options=options)
+    models = expand_models(model, session.hub)
+    refuse_repeated_revisions(models, revisions, session)
+    return ask_for_one_table(QUESTIONS["score"], model if models == [model] else models, session, options=options)
