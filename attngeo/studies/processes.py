@@ -133,7 +133,8 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
         """Starts processes that look for no modules in the working folder."""
 
         def _prepare_worker_env(self, n_jobs: int) -> dict[str, str]:
-            return {**super()._prepare_worker_env(n_jobs), **safe_variables()}
+            # All variables: joblib takes the processes of an earlier study if theirs are the same, and no others.
+            return {**os.environ, **super()._prepare_worker_env(n_jobs), **safe_variables()}
 
         def submit(self, *arguments: Any, **more: Any) -> Any:
             """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""

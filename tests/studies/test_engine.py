@@ -30,6 +30,7 @@ from attngeo.progress import Progress
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.processes import interrupt_processes
+from attngeo.studies.results import VARIABLE
 from attngeo.studies.run import VISIBLE_GPUS, RunOutcome, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
@@ -138,6 +139,15 @@ def test_a_run_elsewhere_has_the_folder_and_logs_here(
         assert process != os.getpid()
         assert folder == str(tmp_path)
         assert environment["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+
+
+def test_a_run_elsewhere_has_the_variables_of_its_study_and_not_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder in ("first", "second"):
+        monkeypatch.setenv(VARIABLE, folder)
+        outcomes = run_study(tell, ["x", "x"], Session(study=TWO), names=["x", "y"])
+        assert [each.result[2][VARIABLE] for each in outcomes if each.result is not None] == [folder] * 2
 
 
 def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
