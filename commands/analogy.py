@@ -12,10 +12,13 @@ import typer
 from attngeo.analogies.options import CHECKS, COLUMNS, AnalogyOptions, ExplainOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.checkpoints.access import HubAccess
-from attngeo.embeddings.reference import require_embedding
+from attngeo.embeddings.reference import check_reference, require_embedding
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, options_of
 from attngeo.papers.wibisono2023.options import require_corpus
+from attngeo.questions.frames import join_frames
+from attngeo.questions.table import QUESTIONS
+from attngeo.session import Session, StudyOptions
 from attngeo.tables.write import write_table
 
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
@@ -23,6 +26,7 @@ from .declare import with_options
 from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument, plot_option
 from .progress import Bar
 from .selection import Selection
+from .study import ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -82,6 +86,7 @@ def analogy(
     *,
     options: AnalogyOptions,
     models: Annotated[list[str] | None, model_argument(EMBEDDING_HELP)] = None,
+    models_file: ModelsFile = None,
     explain: Explain = None,
     training: ExplainOptions,
     outputs: Outputs,
@@ -96,6 +101,7 @@ def analogy(
         Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
     ] = None,
     hub: HubAccess,
+    study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
     """Test embeddings on word analogies: a is to b as c is to which word?
@@ -110,60 +116,74 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
-        attngeo analogy demo:minilm --plot a.html --fail-if 'accuracy.max < 0.5'
+        attngeo analogy vectors.bin --normalise --candidates all
+        attngeo analogy './checkpoints/*' --jobs 2 --plot a.html
+        attngeo analogy demo:minilm --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv
     """  # noqa: D400 - it ends with a question
     more = {"questions": questions_output, "comparisons": comparisons_output}
     extra = {name: path for name, path in more.items() if path is not None}
     questions = options.questions if explain is None else training.questions
-    read = [*(models or []), explain, questions if isinstance(questions, str | Path) else None]
+    read = [explain, models_file, questions if isinstance(questions, str | Path) else None]
     figures = plot or []
     outputs.check(*read, more=[*extra.values(), checks], figures=figures)
-    of_models = {"plot": figures, "fail_if": fail_if, **selection.given}
-    _check_subject(models, explain, options, training, extra, [name for name, value in of_models.items() if value])
+    of_models = {"plot": figures, "fail_if": fail_if, **selection.given, **study.given}
+    is_of_models = bool(models or models_file)
+    given = [name for name, value in of_models.items() if value]
+    _check_subject(explain, options, training, extra, given, is_of_models=is_of_models)
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
     selection.check(COLUMNS)
     require_questions(questions)
-    for model in models or []:
-        require_embedding(model)
     if explain is not None:
         require_corpus(explain)
+        _explain(explain, training, outputs, verbosity)
+        return
+    listed = list_all(models, models_file, hub, command="analogy", verbosity=verbosity, check=check_reference)
+    outputs.check(*listed, more=[*extra.values(), checks], figures=figures)
+    if len(listed) == 1:
+        require_embedding(listed[0])  # one of several fails alone
+    outcomes = ask_models(QUESTIONS["analogy"], listed, Session(hub, study), verbosity, options=options)
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    rows = join_frames([])
+    if frames:
+        from attngeo.analogies.analogy import join_answers
 
-    from attngeo.analogies.analogy import analogy as ask_analogies
-
-    with Bar("analogy" if explain is None else "explain", verbosity) as progress:
-        if explain is not None:
-            from attngeo.papers.wibisono2023.analogies import explain as explain_analogies
-
-            rows = explain_analogies(explain, options=training, progress=progress)
+        result = join_answers(frames, options)
+        rows = result.scores
+        for name, path in extra.items():
+            write_table(getattr(result, name), path)
+        if selection.is_given:
+            several = ["model"] if rows["model"].nunique() > 1 else []
+            brief = selection.choose([*several, *BRIEF])
+            outputs.deliver(selection.select(rows), lambda selected: print_frame(selected[brief]), brief)
         else:
-            result = ask_analogies(models, options=options, hub=hub, progress=progress)
-            rows = result.scores
-    for name, path in extra.items():
-        write_table(getattr(result, name), path)
-    if explain is not None:
-        outputs.deliver(rows, print_explanation)
-    elif selection.is_given:
-        several = ["model"] if rows["model"].nunique() > 1 else []
-        brief = selection.choose([*several, *BRIEF])
-        outputs.deliver(selection.select(rows), lambda selected: print_frame(selected[brief]), brief)
-    else:
-        outputs.deliver(rows, lambda _: print_result(result))
+            outputs.deliver(rows, lambda _: print_result(result))
+        for note in rows.attrs["notes"]:
+            verbosity.note(f"note: {note}")
+        outputs.draw("analogies", [rows], figures)
+    conclude(rows, outcomes, conditions, verbosity, checks)
+
+
+def _explain(corpus: str, training: ExplainOptions, outputs: Outputs, verbosity: Verbosity) -> None:
+    """Report the error terms of questions in embeddings that are trained on a text."""
+    with Bar("explain", verbosity) as progress:
+        from attngeo.papers.wibisono2023.analogies import explain as explain_analogies
+
+        rows = explain_analogies(corpus, options=training, progress=progress)
+    outputs.deliver(rows, print_explanation)
     for note in rows.attrs["notes"]:
         verbosity.note(f"note: {note}")
-    outputs.draw("analogies", [rows], figures)
-    conclude(rows, [], conditions, verbosity, checks)
 
 
 def _check_subject(
-    models: list[str] | None,
     explain: str | None,
     options: AnalogyOptions,
     training: ExplainOptions,
     extra: Iterable[str],
     of_models: Iterable[str],
+    *,
+    is_of_models: bool,
 ) -> None:
     """Raise UsageError unless there are models or a corpus, and for what has no effect on them.
 
@@ -172,13 +192,11 @@ def _check_subject(
     if explain is None:
         for name in sorted(training.model_fields_set - {*SHARED}):
             raise UsageError(f"${name} requires $explain, which trains the embeddings", name, "explain")
-        if not models:
+        if not is_of_models:
             raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
         return
-    if models:
-        raise UsageError(
-            f"$explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out", "explain"
-        )
+    if is_of_models:
+        raise UsageError("$explain trains its own embeddings, but models are named; leave them out", "explain")
     chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):
         if name not in SHARED:

@@ -13,6 +13,7 @@ import typer
 
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, Options
 from attngeo.papers.runs import perform
@@ -50,15 +51,22 @@ ModelsFile = Annotated[
 
 
 def list_all(
-    models: list[str] | None, file: str | None, hub: HubAccess, *, command: str, verbosity: Verbosity | None = None
+    models: list[str] | None,
+    file: str | None,
+    hub: HubAccess,
+    *,
+    command: str,
+    verbosity: Verbosity | None = None,
+    check: Callable[[str], object] = ModelRef.parse,
 ) -> list[str]:
     """The models of the command line and of the file. Raises UsageError if there are none.
 
-    verbosity: if it is given, a model that is given twice is listed once, and a note says so.
+    verbosity: if it is given, a model that is given twice is listed once, and a note says so. check: as of
+    `list_models`.
     """
     if not models and file is None:
         raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
-    listed = list_models(models or [], file, hub=hub)
+    listed = list_models(models or [], file, hub=hub, check=check)
     if verbosity is None:
         return listed
     repeated = [model for model, times in Counter(listed).items() if times > 1]

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
-from itertools import chain, count
+from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings
-from attngeo.analogies.options import COLUMNS, GOOGLE, AnalogyOptions
-from attngeo.analogies.probe import ask
-from attngeo.analogies.questions import Question, QuestionSet, as_questions
+from attngeo.analogies.lexicon import describe_settings
+from attngeo.analogies.options import COLUMNS, AnalogyOptions
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.access import HubAccess
-from attngeo.devices import pick_device
-from attngeo.embeddings.opening import open_embedding
+from attngeo.embeddings.reference import check_reference
 from attngeo.errors import QuestionError, UsageError
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.session import Session
-from attngeo.studies.models import find_repeated, name_model
-
-log = logging.getLogger(__name__)
+from attngeo.questions.asking import ask_all
+from attngeo.questions.frames import order_frames
+from attngeo.questions.table import QUESTIONS
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.models import expand_models, find_repeated, name_model
+from attngeo.studies.run import require_all
 
 # Options that make more questions known.
 ADVICE = "try --case ignore, --compose mean or --candidates all"
@@ -53,11 +49,12 @@ class AnalogyResult(NamedTuple):
     questions: pd.DataFrame
 
 
-class AnalogyKeywords(AnalogyOptions, HubAccess):
+class AnalogyKeywords(AnalogyOptions, HubAccess, StudyOptions):
     """The keywords of `analogy`."""
 
     options: AnalogyOptions | None = None
     hub: HubAccess | None = None
+    study: StudyOptions | None = None
     progress: ProgressCallback | None = None
 
 
@@ -75,6 +72,8 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
             or an Embedding. `questions` may also be a list of fours of words, or a QuestionSet.
         {options}
         {hub}
+        study: how several models are asked; its fields are keywords, too:
+            {study}
         progress: called while tables are read and questions are asked.
 
     Returns:
@@ -95,44 +94,64 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
     if not references:
         raise UsageError("$models is empty, expected at least one model", "models")
+    references = expand_models(references, session.hub, check_reference)
     repeated = find_repeated(references)
     if repeated is not None:
         name = getattr(repeated, "ref", name_model(repeated))
         raise UsageError(f"{name} is named twice, expected different models")
-    if options.published and options.questions != GOOGLE:
-        raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
-    device = str(pick_device(options.device))
-    question_set = as_questions(options.questions)
-    if not options.keep_duplicates:
-        question_set = question_set.without_duplicates()
-    notes = list(question_set.notes)
-    frames: list[pd.DataFrame] = []
-    with torch.inference_mode():
-        for reference in references:
-            taken = {frame.attrs["model"] for frame in frames}
-            frame, model_notes = _ask_one(reference, taken, question_set, options, session)
-            frames.append(frame)
-            notes += model_notes
+    outcomes = require_all(ask_all(QUESTIONS["analogy"], references, session, options=options))
+    return join_answers([outcome.result for outcome in outcomes if outcome.result is not None], options)
+
+
+def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
+    """The tables of results of the answers of one or several models, see `answer_questions`.
+
+    Raises QuestionError if no question is known to all of them.
+    """
+    frames = _name_apart(order_frames(frames))
     is_common = np.logical_and.reduce([frame["known"].to_numpy() for frame in frames])
+    about = frames[0].attrs
+    notes = [*about["notes"]]
+    for frame in frames:
+        notes += [f"{frame.attrs['model']}: {note}" for note in frame.attrs["model_notes"]]
     notes += _note_few(frames, is_common)
     result = _summarise([frame.assign(common=is_common) for frame in frames], options)
     # Of several models, the revision of each by its name.
     revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
     origin: dict[Any, Any] = {
-        "title": "Word analogies",
+        "title": QUESTIONS["analogy"].title,
         **software(),
         **machine(),
         "model": ", ".join(revisions),
-        "revision": revisions if len(frames) > 1 else frames[0].attrs["revision"],
+        "revision": revisions if len(frames) > 1 else about["revision"],
         **vars(options),
-        "questions": question_set.name,
-        "asked": len(question_set.questions),
-        "device": device,
+        "questions": about["questions"],
+        "asked": len(is_common),
+        "device": about["device"],
         "notes": notes,
     }
     for table in result:
         table.attrs = origin
     return result
+
+
+def join_scores(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> pd.DataFrame:
+    """The main table of `join_answers`."""
+    return join_answers(frames, options).scores
+
+
+def _name_apart(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The answers of models with different names: one in memory may have that of its class only, and gets a number."""
+    named: list[pd.DataFrame] = []
+    for frame in frames:
+        taken = {other.attrs["model"] for other in named}
+        ref = frame.attrs["model"]
+        names = (ref if number == 1 else f"{ref} ({number})" for number in count(1))
+        name = next(name for name in names if name not in taken)
+        renamed = frame.assign(model=name)
+        renamed.attrs = frame.attrs | {"model": name}
+        named.append(renamed)
+    return named
 
 
 def _summarise(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
@@ -153,68 +172,6 @@ def _summarise(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Analo
     return AnalogyResult(scores, compare_models(common, options=options), answers[list(QUESTION_COLUMNS)])
 
 
-def _ask_one(
-    reference: Any,
-    taken: Collection[str],
-    question_set: QuestionSet,
-    options: AnalogyOptions,
-    session: Session,
-) -> tuple[pd.DataFrame, list[str]]:
-    """One model's answer to each question, and notes about it. Its memory is free afterwards.
-
-    taken: names of other models. A model in memory may have the name of its class only, and then gets a number.
-    """
-    questions = question_set.questions
-    words = chain.from_iterable((q.a, q.b, q.c, *q.answers) for q in questions)
-    embedding = open_embedding(reference, table=options.table, hub=session.hub, progress=session.progress)
-    names = (embedding.ref if number == 1 else f"{embedding.ref} ({number})" for number in count(1))
-    embedding = replace(embedding, ref=next(name for name in names if name not in taken))
-    lexicon = build_lexicon(embedding, words, options)
-    rows = [lexicon.rows_of(question) for question in questions]
-    known = [number for number, row in enumerate(rows) if row is not None]
-    log.info(
-        "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
-        embedding.ref,
-        *embedding.matrix.shape,
-        len(lexicon.candidates),
-        len(known),
-        len(rows),
-    )
-    notes = [f"{embedding.ref}: {note}" for note in embedding.notes]
-    notes += _describe_case(lexicon, questions, len(known))
-    frame = _build_frame(questions, embedding.ref)
-    frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
-    frame["known"] = [row is not None for row in rows]
-    if known:
-        terms, answers = zip(*(row for row in rows if row is not None), strict=True)
-        most = max(map(len, answers))
-        result = ask(
-            Space(lexicon, options),
-            torch.tensor(terms),
-            torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
-            method=options.method,
-            top_k=options.top_k,
-            memory=int(options.memory),
-            progress=session.progress,
-        )
-        frame.loc[known, "rank"] = result.rank.tolist()
-        frame.loc[known, "cosine"] = result.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
-    return frame, notes
-
-
-def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
-    """A row for each question, without an answer yet."""
-    frame = pd.DataFrame(map(vars, questions))
-    return frame.assign(
-        model=ref,
-        answer=frame["answers"].map("/".join),
-        top="",
-        cosine=float("nan"),
-        rank=pd.array([pd.NA] * len(questions), "Int64"),
-    )
-
-
 def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
     """A note if the results are about a small share of the questions. Raises QuestionError if they are about none.
 
@@ -230,14 +187,3 @@ def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
     if not known:
         raise QuestionError(note)
     return [note]
-
-
-def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
-    """A note if words are looked up in lower case, and more of them would be found as they are written."""
-    if lexicon.case != "lower":
-        return []
-    as_written = replace(lexicon, case="keep")
-    known_as_written = sum(as_written.rows_of(question) is not None for question in questions)
-    if known_as_written <= known:
-        return []
-    return [f"{lexicon.embedding.ref}: knows {known:,} questions in lower case; with --case keep {known_as_written:,}"]

@@ -76,7 +76,7 @@ class AnalogyOptions(ProbeSettings):
         panel=INPUT,
         metavar="NAME|FILE|FOLDER",
     )
-    keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT)
+    keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT, advanced=True)
     method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
     top_k: int = option(
         5,
@@ -100,7 +100,7 @@ class AnalogyOptions(ProbeSettings):
         most=MOST_DRAWS,
     )
     seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
-    published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
+    published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
     memory: int | str = option(
         1_000_000_000,
         "Memory for blocks of the computation, in addition to the table",
@@ -110,6 +110,10 @@ class AnalogyOptions(ProbeSettings):
         parse=parse_bytes,
         shown_default="1GB",
     )
+
+    def _check(self) -> None:
+        if self.published and self.questions != GOOGLE:
+            raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
 
 
 class NearestOptions(ProbeSettings):

@@ -9,7 +9,7 @@ from attngeo.bounds.names import explain_pattern
 from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.local_files import require_model
-from attngeo.checkpoints.reference import local_path
+from attngeo.checkpoints.reference import ModelRef, local_path
 from attngeo.errors import ModelNotFoundError
 
 CBOW = "cbow:"
@@ -37,6 +37,12 @@ def require_embedding(model: Any) -> None:
         require_text(local_path(text.removeprefix(CBOW)))
     elif text and find_vectors_file(text) is None:
         require_model(text)
+
+
+def check_reference(text: str) -> None:
+    """Raise UsageError for a text that names no table of vectors, whether there is a file or not."""
+    if not text.startswith(CBOW) and find_vectors_file(text) is None:
+        ModelRef.parse(text)
 
 
 def require_text(path: Path) -> None:

@@ -99,6 +99,13 @@ def ask_all(
     return run_study(function, subjects, session, names=name_subjects(subjects), on_outcome=on_outcome)
 
 
+def join_tables(question: Question, frames: Sequence[pd.DataFrame], *, options: Any) -> list[pd.DataFrame]:
+    """The tables of a question about several subjects: one, if the question compares them, or that of each."""
+    if not frames or question.join is None:
+        return [*frames]
+    return [resolve(question.join)(frames, options)]
+
+
 def ask_for_one_table(
     question: Question, models: Model | Sequence[Model], session: Session, *, options: Any
 ) -> pd.DataFrame:

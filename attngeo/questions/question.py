@@ -31,6 +31,8 @@ class Question:
         build: makes the table of the rows, as build(rows, columns); by default each row is one of the table.
         table: of another question about models, the function that makes the whole table, as table(model, session,
             options=options).
+        join: makes one table of those of several models, as join(frames, options); by default their rows are together.
+            Where it is given, columns and checks are those of its table.
         subjects: the columns that name the models that one asking is about.
         list_subjects: lists them, as list_subjects(models, options, hub); by default each model is one.
         keeps: what is kept of it, in the plural or as a mass noun: "scores"; "" if nothing is.
@@ -47,6 +49,7 @@ class Question:
     rows: str | Callable[..., Any] | None = None
     build: str | Callable[..., pd.DataFrame] | None = None
     table: str | Callable[..., pd.DataFrame] | None = None
+    join: str | Callable[..., pd.DataFrame] | None = None
     subjects: tuple[str, ...] = ("model",)
     list_subjects: str | Callable[..., list[Any]] | None = None
     keeps: str = ""

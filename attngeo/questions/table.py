@@ -28,7 +28,9 @@ QUESTIONS = {
             "attngeo.analogies.options:AnalogyOptions",
             "attngeo.analogies.options:COLUMNS",
             "attngeo.analogies.options:CHECKS",
-            run=f"{ANSWERS}:ask_analogies",
+            title="Word analogies",
+            table="attngeo.analogies.answering:answer_questions",
+            join="attngeo.analogies.analogy:join_scores",
         ),
         Question(
             "gradients",

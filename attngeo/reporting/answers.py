@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
-from attngeo.analogies.options import GOOGLE, AnalogyOptions
+from attngeo.analogies.options import GOOGLE
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS
 from attngeo.checkpoints.local_files import require_model
-from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.lazy import resolve
 from attngeo.options import Options, option, options_of
@@ -30,7 +29,7 @@ from attngeo.pretrain.options import (
 )
 from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
-from attngeo.questions.asking import ask_all, list_subjects
+from attngeo.questions.asking import ask_all, join_tables, list_subjects
 from attngeo.questions.frames import order_frames
 from attngeo.questions.question import Question
 from attngeo.reporting.paths import RecipePaths
@@ -154,7 +153,8 @@ def ask_models(question: Question, options: Any, workplace: Workplace, models: M
         require_model(next(iter(resolved)), (), getattr(chosen, "config", None))
     subjects = list_subjects(question, [*resolved], chosen) if resolved else []
     outcomes = ask_all(question, subjects, workplace.session, options=chosen)
-    of_models = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
+    tables = [outcome.result for outcome in outcomes if outcome.result is not None]
+    of_models = ResultsAnswer.of(*join_tables(question, tables, options=chosen))
     failures += [(resolved[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     of_models.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return of_models
@@ -173,23 +173,10 @@ def _resolve_options(options: Any, workplace: Workplace) -> Any:
         resolved["config"] = None if options.config is None else paths.resolve(options.config)
     if "text" in names and options.text not in TEXT_DATA:
         resolved["text"] = paths.resolve(options.text)
+    if "questions" in names and options.questions != GOOGLE:
+        resolved["questions"] = paths.locate(options.questions)
+        require_questions(resolved["questions"])
     return options.replace(**resolved)
-
-
-def ask_analogies(options: AnalogyOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
-    """Word analogies in the embeddings of some models, on the questions that all of them know."""
-    references = [workplace.paths.resolve(model) for model in models]
-    if isinstance(options.questions, str) and options.questions != GOOGLE:
-        options = options.replace(questions=workplace.paths.locate(options.questions))
-    require_questions(options.questions)
-    for reference in references:
-        require_embedding(reference)
-
-    from attngeo.analogies.analogy import analogy
-
-    session = workplace.session
-    result = analogy(references, options=options, hub=session.hub, progress=session.progress)
-    return ResultsAnswer.of(result.scores)
 
 
 def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo import estimators
+from attngeo.analogies.options import AnalogyOptions
 from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
 from attngeo.changes.compare_options import CHANGES
@@ -27,7 +28,7 @@ from attngeo.keywords import takes_after_two
 from attngeo.options import Options
 from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
-from attngeo.questions.asking import ask_all
+from attngeo.questions.asking import ask_all, join_tables
 from attngeo.questions.frames import order_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
@@ -221,8 +222,10 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
 
 def _ask_models(name: str, models: Sequence[Any], options: Options, session: Session) -> list[pd.DataFrame]:
     """The tables of a question about some models. Raises the error of the first one that fails."""
-    outcomes = require_all(ask_all(QUESTIONS[name], models, session, options=options))
-    return order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
+    question = QUESTIONS[name]
+    outcomes = require_all(ask_all(question, models, session, options=options))
+    frames = order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
+    return join_tables(question, frames, options=options)
 
 
 def _read_inputs(
@@ -241,9 +244,7 @@ def _read_inputs(
     elif others and spec.source == "positions":
         frames += _ask_models("positions", others, PositionOptions(), session)
     elif others and spec.source == "analogy":
-        from attngeo.analogies.analogy import analogy
-
-        frames = [analogy(others, hub=session.hub, progress=session.progress).scores]
+        frames = _ask_models("analogy", others, AnalogyOptions(), session)
     else:
         for source in others:
             is_training = spec.source == "pretrain"

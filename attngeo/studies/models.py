@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import glob
@@ -25,13 +25,18 @@ DIGITS = re.compile(r"(\d+)")
 
 
 def list_models(
-    references: Sequence[str] = (), file: str | Path | None = None, *, hub: HubAccess = HubAccess()
+    references: Sequence[str] = (),
+    file: str | Path | None = None,
+    *,
+    hub: HubAccess = HubAccess(),
+    check: Callable[[str], object] = ModelRef.parse,
 ) -> list[str]:
     """The models that are given, then those of a file, with patterns replaced by the models that match.
 
     references: as `attngeo.score` takes them, or patterns, see `match_models`. file: UTF-8 with one reference a line;
     blank lines and comments after `#` are ignored, and so is a model that is listed before. Relative paths are relative
-    to the current folder. hub: how the Hub is asked for revisions.
+    to the current folder. hub: how the Hub is asked for revisions. check: raises UsageError for a text that cannot be a
+    model.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
     cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
@@ -39,7 +44,7 @@ def list_models(
     """
     models: list[str] = []
     for reference in references:
-        models += _expand(reference, hub)
+        models += _expand(reference, hub, check)
     if file is None:
         return models
     listed: list[str] = []
@@ -47,7 +52,7 @@ def list_models(
         reference = COMMENT.sub("", line).strip()
         if reference:
             try:
-                listed += _expand(reference, hub)
+                listed += _expand(reference, hub, check)
             except AttnGeoError as error:
                 raise type(error)(f"{file}:{number}: {error}") from None
     if not listed:
@@ -55,14 +60,16 @@ def list_models(
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
-def expand_models(models: Model | Sequence[Model], hub: HubAccess) -> list[Model]:
+def expand_models(
+    models: Model | Sequence[Model], hub: HubAccess, check: Callable[[str], object] = ModelRef.parse
+) -> list[Model]:
     """References with patterns replaced by the models that match, as by `list_models`; other models as they are.
 
-    models: one, or several.
+    models: one, or several. check: as of `list_models`.
     """
     expanded: list[Model] = []
     for model in [models] if isinstance(models, str) or not isinstance(models, Sequence) else models:
-        expanded += _expand(model, hub) if isinstance(model, str) else [model]
+        expanded += _expand(model, hub, check) if isinstance(model, str) else [model]
     return expanded
 
 
@@ -92,12 +99,12 @@ def _read_text(file: str | Path) -> str:
         raise DataError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
-def _expand(text: str, hub: HubAccess) -> list[str]:
-    """The models that one reference names, see `match_models`. Raises UsageError if it cannot be a model."""
+def _expand(text: str, hub: HubAccess, check: Callable[[str], object]) -> list[str]:
+    """The models that one reference names, see `match_models`. Raises what `check` raises, but for a missing path."""
     models = match_models(text, hub)
     if models == [text]:
         with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-            ModelRef.parse(text)
+            check(text)
     return models
 
 

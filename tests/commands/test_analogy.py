@@ -311,7 +311,6 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "bad vectors": ([ragged, *asked], CorruptCheckpointError, [ragged, 2, "line 2", "line 3"]),
         "no question known": ([other, *asked], QuestionError, [other, 0, "of 1"]),
         "empty intersection": ([good, other, *asked], QuestionError, [f"{good} knows 1", f"{other} knows 0", "of 1"]),
-        "same model twice": ([good, good, *asked], UsageError, [good]),
         "no home": ([home, *asked], missing, [home]),
         "questions of no home": ([good, "--questions", "~nosuchuser/q"], no_questions, ["~nosuchuser/q"]),
         "questions too long": ([good, "--questions", "q" * 300], no_questions, [os.strerror(errno.ENAMETOOLONG)]),

@@ -1,0 +1,98 @@
+"""What one table of vectors answers to questions of analogies, as a question about a model is asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+import torch
+
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon
+from attngeo.analogies.options import AnalogyOptions
+from attngeo.analogies.probe import ask
+from attngeo.analogies.questions import Question, as_questions
+from attngeo.devices import pick_device
+from attngeo.embeddings.opening import open_embedding
+from attngeo.session import Session
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -> pd.DataFrame:
+    """A row for each question: whether the model knows it, and its answer. Its memory is free afterwards.
+
+    model: as of `attngeo.analogy`.
+    Raises what `attngeo.analogy` raises, but for questions of which none is known.
+    """
+    device = str(pick_device(options.device))
+    question_set = as_questions(options.questions)
+    if not options.keep_duplicates:
+        question_set = question_set.without_duplicates()
+    questions = question_set.questions
+    words = chain.from_iterable((q.a, q.b, q.c, *q.answers) for q in questions)
+    embedding = open_embedding(model, table=options.table, hub=session.hub, progress=session.progress)
+    lexicon = build_lexicon(embedding, words, options)
+    rows = [lexicon.rows_of(question) for question in questions]
+    known = [number for number, row in enumerate(rows) if row is not None]
+    log.info(
+        "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
+        embedding.ref,
+        *embedding.matrix.shape,
+        len(lexicon.candidates),
+        len(known),
+        len(rows),
+    )
+    frame = _build_frame(questions, embedding.ref)
+    frame.attrs = {
+        "model": embedding.ref,
+        "revision": embedding.revision,
+        "device": device,
+        "questions": question_set.name,
+        "notes": list(question_set.notes),
+        "model_notes": [*embedding.notes, *_describe_case(lexicon, questions, len(known))],
+    }
+    frame["known"] = [row is not None for row in rows]
+    if known:
+        terms, answers = zip(*(row for row in rows if row is not None), strict=True)
+        most = max(map(len, answers))
+        result = ask(
+            Space(lexicon, options),
+            torch.tensor(terms),
+            torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
+            method=options.method,
+            top_k=options.top_k,
+            memory=int(options.memory),
+            progress=session.progress,
+        )
+        frame.loc[known, "rank"] = result.rank.tolist()
+        frame.loc[known, "cosine"] = result.cosine.tolist()
+        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
+    return frame
+
+
+def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
+    """A row for each question, without an answer yet."""
+    frame = pd.DataFrame(map(vars, questions))
+    return frame.assign(
+        model=ref,
+        answer=frame["answers"].map("/".join),
+        top="",
+        cosine=float("nan"),
+        rank=pd.array([pd.NA] * len(questions), "Int64"),
+    )
+
+
+def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
+    """A note if words are looked up in lower case, and more of them would be found as they are written."""
+    if lexicon.case != "lower":
+        return []
+    as_written = replace(lexicon, case="keep")
+    known_as_written = sum(as_written.rows_of(question) is not None for question in questions)
+    if known_as_written <= known:
+        return []
+    return [f"knows {known:,} questions in lower case; with --case keep {known_as_written:,}"]
