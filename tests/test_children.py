@@ -45,6 +45,7 @@ COMMANDS = {
     "score": ("score", ".", "../model", "--jobs", "2"),
     "compose": ("compose", ".", "../model", "--jobs", "2"),
     "gradients": ("gradients", "demo:encoder", "demo:decoder", "--sequences", "1", "--seq-len", "8", "--jobs", "2"),
+    "analogy": ("analogy", "demo:encoder", "demo:decoder", "--draws", "0", "--jobs", "2"),
     "inspect": ("inspect", ".", "../model", "--jobs", "2"),
     "compare": ("compare", ".", "../model", "demo:encoder", "--jobs", "2"),
     "lineage": ("lineage", ".", "../model", "demo:encoder", "--permutations", "19", "--jobs", "2"),

@@ -43,6 +43,8 @@ MOST_PARTS = 32
 _PART = rb"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 # A longer name. No part begins in the middle of another one, so that each byte is read a few times only.
 LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_PARTS)
+# The key of a file of models.
+MODELS_FILE = "models_file"
 RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
@@ -95,9 +97,21 @@ class Request(Table):
         return list(vars(self).get("models", ()))
 
     @property
+    def listed_in(self) -> str | None:
+        """The file that lists more of them, relative to the recipe."""
+        file: str | None = vars(self).get(MODELS_FILE)
+        return file
+
+    @property
+    def knows_models(self) -> bool:
+        """Whether the models are known before the work: all are named here, and none by a pattern."""
+        names = self.model_names
+        return bool(names) and self.listed_in is None and not any(map(PATTERN.search, names))
+
+    @property
     def subjects(self) -> dict[str, Any]:
         """What is asked beside the options, by name."""
-        return {name: value for name, value in self if name not in Request.model_fields}
+        return {name: value for name, value in self if name not in (*Request.model_fields, MODELS_FILE)}
 
 
 @cache
@@ -106,7 +120,7 @@ def make_request_class(question: Question) -> type[Request]:
     options = question.make_options_class()
     if question.is_of_models:
         description = f"{question.title}. A model that fails costs only its rows."
-        keys: dict[str, Any] = {"models": (Models, ...)}
+        keys: dict[str, Any] = {"models": (Models, Field(default=[])), MODELS_FILE: (str | None, None)}
     else:
         function = resolve(question.run)
         description = inspect.getdoc(function) or ""
@@ -195,7 +209,7 @@ class Recipe(Table):
         figures = [figure.model for section in self.section for figure in section.figures]
         names = [figure for figure in figures if figure is not None]
         for request in self.results:
-            if not request.model_names or any(map(PATTERN.search, request.model_names)):
+            if not request.knows_models:
                 return None
             names += request.model_names
         return names
@@ -313,6 +327,8 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
         if request.name in names:
             yield ("results", i, "name"), f"{request.name!r} is used twice, expected names that differ"
         names.add(request.name)
+        if request.question.is_of_models and not request.model_names and request.listed_in is None:
+            yield ("results", i, "models"), f"is missing, expected models, or {MODELS_FILE}"
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
             yield from _check_figure(recipe, ("section", i, "figures", j), figure)
@@ -424,7 +440,7 @@ def _check_reference(
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
-        if request.model_names and not matching:
+        if request.model_names and request.listed_in is None and not matching:
             expected = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
             yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {expected}"
     for column in where:

@@ -24,12 +24,21 @@ from attngeo.questions.table import VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace, answer as answer_question
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
-from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock, is_among
+from attngeo.reporting.recipe import (
+    MODELS_FILE,
+    Check,
+    FigureBlock,
+    Recipe,
+    RecipeFile,
+    Request,
+    TableBlock,
+    is_among,
+)
 from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
 from attngeo.studies.labels import list_named, name_models, resolve_labels
-from attngeo.studies.models import match_models
+from attngeo.studies.models import list_models
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
@@ -120,7 +129,7 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
         request = written
         where = f'{file.path.name}: results "{request.name}"'
         try:
-            request = _match_models(written, workplace)
+            request = _list_models(written, workplace)
             collected.requests[request.name] = request
             of_answer, path = _prepare(request, workplace, collected.files[request.name])
             answer = _load_kept(path)
@@ -160,12 +169,17 @@ def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]
         raise UsageError(f"{file.path}: {error}") from None
 
 
-def _match_models(request: Request, workplace: Workplace) -> Request:
-    """The request with the models that match its patterns, relative to the recipe, each once."""
-    models: list[str] = []
-    for model in request.model_names:
-        models += match_models(model, workplace.session.hub, workplace.paths.base)
-    return request.model_copy(update={"models": [*dict.fromkeys(models)]}) if models else request
+def _list_models(request: Request, workplace: Workplace) -> Request:
+    """The request with its models and those of its file, and what matches patterns, relative to the recipe, each once.
+
+    Whether a text can be a model is checked when it is asked: it fails alone.
+    """
+    base = workplace.paths.base
+    file = None if request.listed_in is None else base / request.listed_in
+    hub = workplace.session.hub
+    models = list_models(request.model_names, file, hub=hub, check=lambda _: None, base=base)
+    changed = {"models": [*dict.fromkeys(models)], MODELS_FILE: None}
+    return request.model_copy(update=changed) if models else request
 
 
 def _prepare(request: Request, workplace: Workplace, file_name: str) -> tuple[Workplace, Path]:

@@ -30,13 +30,14 @@ def list_models(
     *,
     hub: HubAccess = HubAccess(),
     check: Callable[[str], object] = ModelRef.parse,
+    base: Path = Path(),
 ) -> list[str]:
     """The models that are given, then those of a file, with patterns replaced by the models that match.
 
     references: as `attngeo.score` takes them, or patterns, see `match_models`. file: UTF-8 with one reference a line;
-    blank lines and comments after `#` are ignored, and so is a model that is listed before. Relative paths are relative
-    to the current folder. hub: how the Hub is asked for revisions. check: raises UsageError for a text that cannot be a
-    model.
+    blank lines and comments after `#` are ignored, and so is a model that is listed before. hub: how the Hub is asked
+    for revisions. check: raises UsageError for a text that cannot be a model. base: the folder that patterns of paths
+    are relative to.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
     cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
@@ -44,7 +45,7 @@ def list_models(
     """
     models: list[str] = []
     for reference in references:
-        models += _expand(reference, hub, check)
+        models += _expand(reference, hub, check, base)
     if file is None:
         return models
     listed: list[str] = []
@@ -52,7 +53,7 @@ def list_models(
         reference = COMMENT.sub("", line).strip()
         if reference:
             try:
-                listed += _expand(reference, hub, check)
+                listed += _expand(reference, hub, check, base)
             except AttnGeoError as error:
                 raise type(error)(f"{file}:{number}: {error}") from None
     if not listed:
@@ -99,9 +100,9 @@ def _read_text(file: str | Path) -> str:
         raise DataError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
-def _expand(text: str, hub: HubAccess, check: Callable[[str], object]) -> list[str]:
+def _expand(text: str, hub: HubAccess, check: Callable[[str], object], base: Path = Path()) -> list[str]:
     """The models that one reference names, see `match_models`. Raises what `check` raises, but for a missing path."""
-    models = match_models(text, hub)
+    models = match_models(text, hub, base)
     if models == [text]:
         with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
             check(text)

@@ -27,6 +27,7 @@ CASES = {
     ("inspect", "--models"): "inspect --models {}.txt",
     ("inspect", "--adapter"): "inspect demo:encoder --adapter {}.safetensors",
     ("inspect", "--config"): "inspect demo:encoder --config {}.json",
+    ("analogy", "--models"): "analogy --models {}.txt",
     ("analogy", "models"): "analogy {}.vec",
     ("analogy", "--questions"): "analogy demo:minilm --questions {}.txt",
     ("analogy", "--explain"): "analogy --explain {}.txt",

@@ -41,7 +41,7 @@ OF_ROWS = {
 }
 OF_MODELS = {
     "models": "key of the results",
-    "models_file": "key `models` of the results",
+    "models_file": "key of the results",
     "fresh": "attngeo cache clear removes what a report would take from the result store",
 } | OF_ROWS
 # Command → option → why a recipe does not have it under `options`.
@@ -52,9 +52,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "baseline": "a recipe reads earlier scores as a file, beside those of today",
         "verify": "checks a model before it is scored, and not its scores",
     },
-    "analogy": OF_ROWS
+    "analogy": {name: reason for name, reason in OF_MODELS.items() if name != "fresh"}
     | {
-        "models": "key of the results",
         "questions_output": "a file for other programs",
         "comparisons_output": "a file for other programs",
         "explain": "trains small models of its own; a recipe reads its file",

@@ -15,7 +15,7 @@ from support.messages import refuses
 from support.reports import change, read_files
 
 import attngeo
-from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError, UsageError
+from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, OutputError, UsageError
 from attngeo.questions import asking
 from attngeo.reporting import results
 from attngeo.reporting.paths import describe_files
@@ -319,6 +319,27 @@ def test_captions_say_of_which_results_and_rows_and_what_is_shown(recipe: Path, 
         "bert: medians over layers, measured and published",
     ):  # fmt: skip
         assert f"\n{caption}:\n" in text
+
+
+def test_a_file_lists_models_and_patterns_relative_to_the_recipe(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    for step in (20, 3):
+        shutil.copytree(ENCODER, tmp_path / f"run/checkpoint-{step}")
+    (tmp_path / "models.txt").write_text("# checkpoints\n./run/*\n\n./none  # not made yet\ndemo:encoder\n")
+    change(recipe, 'models = ["demo:encoder", "demo:decoder"]', 'models = ["demo:encoder"]\nmodels_file = "models.txt"')
+    change(recipe, 'of = "scores" }]', 'of = "scores", models = ["./run/checkpoint-3"] }]')
+    made = build_report(recipe, tmp_path / "out")
+    assert [failure.what for failure in made.failures] == ["./none"]
+    scored = ["demo:encoder", "./run/checkpoint-3", "./run/checkpoint-20"]
+    assert [*pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique()] == scored
+    change(recipe, 'models = ["demo:encoder"]\nmodels_file = "models.txt"', 'models_file = "missing.txt"')
+    with refuses(DataUnavailableError, "missing.txt", "list of models"):
+        build_report(recipe, tmp_path / "out")
+    change(recipe, 'models_file = "missing.txt"\n', "")
+    with refuses(UsageError, "models", "models_file"):
+        build_report(recipe, tmp_path / "out")
 
 
 def test_patterns_of_models_are_relative_to_the_recipe_and_in_the_order_of_steps(
