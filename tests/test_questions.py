@@ -79,8 +79,11 @@ def test_every_name_in_the_table_of_views_can_be_imported(name: str) -> None:
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.name)
 def test_every_name_in_the_table_can_be_imported(question: Question) -> None:
     assert issubclass(question.make_options_class(), Options)
-    made_by = question.rows or question.table or question.run
+    (made_by,) = [function for function in (question.rows, question.table, question.run) if function is not None]
     assert callable(resolve(made_by))
+    # Only rows of models that `ask` opens are built and kept, and only a question about models has these.
+    assert question.rows is not None or (question.build is None and not question.keeps)
+    assert question.run is None or (question.join is None and question.list_subjects is None and not question.title)
     assert question.is_of_models == (question.run is None)
     columns = question.list_columns()
     assert (columns is None) == (question.name == "file")
