@@ -150,7 +150,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options)
     origin |= {"model": inputs.ref, "revision": inputs.revision, "stack": site.stack, "device": str(device)}
-    frame.attrs = origin | {"notes": [*notes]} | copying
+    frame.attrs = origin | {"notes": [str(note) for note in notes]} | copying
     return frame
 
 
