@@ -123,8 +123,9 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            f"{embedding.ref}: $compose requires a tokeniser, and a file of word vectors has none; leave it out",
+            "$compose requires a tokeniser, and a file of word vectors has none; leave it out",
             "compose",
+            subject=embedding.ref,
         )
     candidates = set(index.values())
     composed: dict[str, Tokens] = {}

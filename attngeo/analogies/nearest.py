@@ -73,7 +73,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         vectors = space.vectors(term_rows)
         target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
         if not target.any():
-            raise UsageError(f"{words!r}: the sum of these vectors is 0, expected another sum")
+            raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
         check_top_k(space, len(terms), top_k)

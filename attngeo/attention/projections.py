@@ -175,8 +175,8 @@ def require_outputs(site: AttentionSite) -> None:
     """Raise UnsupportedModelError if the values and outputs of a site were asked for and are not known."""
     if site.missing:
         raise UnsupportedModelError(
-            f"{site.module}: values and outputs cannot be read: {site.missing}; read its queries and keys only, or "
-            "another stack",
+            f"values and outputs cannot be read: {site.missing}; read its queries and keys only, or another stack",
+            subject=site.module,
         )
 
 
@@ -229,9 +229,10 @@ def update_factors(
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(
-            f"{site.module}: latent attention multiplies several weights, so that an update has no low rank; "
+            "latent attention multiplies several weights, so that an update has no low rank; "
             "score without $adapter_only",
             "adapter_only",
+            subject=site.module,
         )
     outputs = dict(tensors)
     inputs: HeadsByLetter = {}

@@ -206,15 +206,17 @@ def require_format(file: str) -> Format:
         if not file.endswith(file_format.suffixes):
             continue
         if not file_format.opener:
-            raise UnsupportedModelError(f"{file}: {file_format.name} files are not supported; {file_format.advice}")
+            raise UnsupportedModelError(
+                f"{file_format.name} files are not supported; {file_format.advice}", subject=file
+            )
         return file_format
     suffixes: list[str] = []
     for file_format in FORMATS:
         if file_format.opener:
             suffixes += file_format.suffixes
     raise UnsupportedModelError(
-        f"{file}: unknown format, expected a folder or a file that ends in one of: "
-        f"{', '.join((*suffixes, INDEX_SUFFIX))}"
+        f"unknown format, expected a folder or a file that ends in one of: {', '.join((*suffixes, INDEX_SUFFIX))}",
+        subject=file,
     )
 
 
@@ -313,7 +315,7 @@ def read_index(path: Path) -> Index:
         try:
             require_format(file)
         except UnsupportedModelError as error:
-            raise UnsupportedModelError(f"{path.name}: {error}") from None
+            raise UnsupportedModelError(str(error), subject=path.name) from None
     weight_map = {name: str(PurePosixPath(file)) for name, file in stated.items()}
     metadata = content.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None

@@ -217,7 +217,7 @@ def train(options: Options, workplace: Workplace) -> ResultsAnswer:
     try:
         rows = _train_or_resume(resolved, folder, workplace)
     except InterruptedTrainingError as error:
-        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
+        raise InterruptedTrainingError(error.what, "resume with the same command", subject=folder.name) from None
     rows.attrs.update(resolved)
     return ResultsAnswer.of(rows)
 
@@ -255,8 +255,9 @@ def _check_inputs(folder: Path, files: str) -> None:
     digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
     if path.is_file() and read_small_bytes(path) != digest.encode():
         raise OutputError(
-            f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
-            f"only {INPUTS} in it if the data are the same"
+            f"the training files have changed since these runs; delete the folder to train again, or delete "
+            f"only {INPUTS} in it if the data are the same",
+            subject=folder,
         )
     with atomic_write(path) as partial_path:
         partial_path.write_text(digest, "utf-8", newline="\n")
