@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings
-from attngeo.analogies.options import COLUMNS, GOOGLE, AnalogyOptions
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon
+from attngeo.analogies.options import COLUMNS, GOOGLE, AnalogyOptions, describe_settings
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions, parse_sum
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
+from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
 from attngeo.analogies.probe import BLOCKS, check_top_k
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device

@@ -38,6 +38,7 @@ from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
+from attngeo.tables.write import NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,7 @@ class ResultsAnswer:
 
         parts = tuple(order_frames(parts))
         rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-        return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
+        return cls(rows, [{str(name): value for name, value in part.attrs.items() if name != NOTES} for part in parts])
 
     def restore_names(self, paths: RecipePaths) -> None:
         """Name models and files as the recipe does, instead of by their paths on this machine."""
