@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.bounds.names import list_names, name_type
-from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, NotTextError, read_small_text
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
@@ -263,7 +263,7 @@ def _advise(text: str, error: Exception) -> str:
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if str(error).startswith("not UTF-8"):  # UTF-16, for example, as PowerShell writes
+    if isinstance(error, NotTextError):  # UTF-16, for example, as PowerShell writes
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
