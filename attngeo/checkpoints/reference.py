@@ -85,7 +85,7 @@ class ModelRef:
             name, file = file_in_repository.groups()
         elif is_path(name) or PATTERN.search(name):
             raise ModelNotFoundError(
-                f"no such file or folder; give a folder with config.json and weights, a file of weights, "
+                "no such file or folder; give a folder with config.json and weights, a file of weights, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}",
                 subject=text,
             )

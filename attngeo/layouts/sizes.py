@@ -295,7 +295,7 @@ def _check_assumption(stored: StoredModule, sizes: Sizes) -> None:
         seen = ", ".join(with_heads[:SHOWN]) or "none with head in its name"
         fields = [name for name in module.family.defaults if list_numbers({name: 1}, HEADS)]
         raise CorruptCheckpointError(
-            f"config.json states no number of attention heads in the fields of "
+            "config.json states no number of attention heads in the fields of "
             f"{module.model_type!r:.40}, expected {' or '.join(fields)}, found {seen:.200}; state it there, or give "
             "another config.json",
             subject=module.name,

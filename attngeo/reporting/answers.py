@@ -256,7 +256,7 @@ def _check_inputs(folder: Path, files: str) -> None:
     digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
     if path.is_file() and read_small_bytes(path) != digest.encode():
         raise OutputError(
-            f"the training files have changed since these runs; delete the folder to train again, or delete "
+            "the training files have changed since these runs; delete the folder to train again, or delete "
             f"only {INPUTS} in it if the data are the same",
             subject=folder,
         )

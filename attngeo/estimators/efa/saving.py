@@ -193,7 +193,7 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
     )
     if not is_same:
         raise CorruptCheckpointError(
-            f"items and values are of two models, expected models of items and of values with the same "
+            "items and values are of two models, expected models of items and of values with the same "
             f"options, items and covariates; {ADVICE}",
             subject=folder,
         )
