@@ -74,34 +74,64 @@ class AttnGeoError(Exception):
     `str` replaces $jobs by the keyword `jobs`, or by its flag on the command line.
 
     Args:
-        message: one line.
+        message: one line, without the subject.
         option: the names of the options in the message, without the $.
+        subject: what the error is about, such as a file; "" if the message says it, or `about` will.
 
     Attributes:
         exit_code: the exit code of the command line.
-        subject: the start of the message, such as the reference of a model; `about` sets it.
+        subject: what the error is about, such as the reference of a model or a file. `str` begins with it.
+        part: the part of the subject that the message is about, such as one of its files. It follows the subject in
+            `str`, unless the subject is that file.
         option: the names of the options in the message.
         spelling: name of an option → its flag. Empty in Python; the command line sets it.
     """
 
     exit_code = 4
-    subject = ""
 
-    def __init__(self, message: str = "", *option: str) -> None:
+    def __init__(self, message: str = "", *option: str, subject: object = "") -> None:
         super().__init__(message, *option)
         self.option = option
+        self.subject = str(subject)
+        self.part = ""
         self.spelling: dict[str, str] = {}
+        self._is_in_context = False
 
     def __str__(self) -> str:
+        return self._tell(self.subject)
+
+    def _tell(self, subject: str) -> str:
+        """The text of the error, with this subject in place of its own."""
+        is_last_name = bool(self.part) and f"/{self.subject}".endswith((f"/{self.part}", f": {self.part}"))
+        places = [subject, "" if is_last_name else self.part, *self._list_cells()]
+        return shorten(self._spell(": ".join(filter(None, [*places, self.args[0]]))))
+
+    def _list_cells(self) -> list[str]:
+        """Where in its subject the error is, besides `part`, in words."""
+        return []
+
+    def _spell(self, text: str) -> str:
+        """The text with options as keywords, or as flags of the command line."""
         replacements = {f"${name}": self.spelling.get(name, name) for name in self.option}
-        message = re.sub(r"\$\w+", lambda match: replacements.get(match[0], match[0]), self.args[0])
-        if not self.subject:
-            return shorten(message)
-        first_part, _, other_parts = message.partition(": ")
-        is_last_name = f"/{self.subject}".endswith((f"/{first_part}", f": {first_part}"))
-        if other_parts and first_part and is_last_name:  # the subject is the file that the message names
-            message = other_parts
-        return shorten(f"{self.subject}: {message}")
+        return re.sub(r"\$\w+", lambda match: replacements.get(match[0], match[0]), text)
+
+    def put_into(self, subject: str) -> None:
+        """Say what the error is about. What it was about before is a part of that. Without effect the second time."""
+        if self._is_in_context:
+            return
+        self._is_in_context = True
+        self.part = self.subject
+        self.subject = subject
+
+    def is_about(self, name: str) -> bool:
+        """Whether the error is about what has this name, such as a model, or about a file in it."""
+        subject = self._spell(self.subject)
+        return subject == name or subject.startswith((f"{name}: ", f"{name}/"))
+
+    def tell_after(self, name: str) -> str:
+        """The text of the error for a line that begins with this name, which is not said twice."""
+        subject = self._spell(self.subject)
+        return self._tell("" if subject == name else subject.removeprefix(f"{name}: "))
 
 
 def shorten(message: str) -> str:
@@ -192,8 +222,8 @@ class about:  # noqa: N801  # a context manager, as contextlib.suppress; as a ge
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, AttnGeoError) and not isinstance(error, UsageError) and not error.subject:
-            error.subject = self.subject
+        if isinstance(error, AttnGeoError) and not isinstance(error, UsageError):
+            error.put_into(self.subject)
 
 
 class UsageError(AttnGeoError):
@@ -286,7 +316,7 @@ class TableError(DataError, ValueError):
     Args:
         message: one line.
         option: the names of the options in the message; see AttnGeoError.
-        table: its file, or a name such as "the training rows"; "" if it has none.
+        subject: the file of the table, or a name such as "the training rows"; "" if it has none.
         row: the number of the row, from 1, if the error is about one.
         column: the name of the column, if the error is about one.
 
@@ -294,25 +324,25 @@ class TableError(DataError, ValueError):
     """
 
     def __init__(
-        self, message: str = "", *option: str, table: str = "", row: int | None = None, column: object = None
+        self, message: str = "", *option: str, subject: object = "", row: int | None = None, column: object = None
     ) -> None:
-        super().__init__(message, *option)
-        self.table = table
+        super().__init__(message, *option, subject=subject)
         self.row = row
         self.column = column
 
-    def __str__(self) -> str:
-        parts = []
-        if self.table:
-            parts.append(self.table)
+    @property
+    def table(self) -> str:
+        """The file of the table, or its name: the subject of the error."""
+        return self.subject
+
+    def _list_cells(self) -> list[str]:
+        """The row and the column, as far as they are known."""
+        cells = []
         if self.row is not None:
-            parts.append(f"row {self.row}")
+            cells.append(f"row {self.row}")
         if self.column is not None:
-            parts.append(f"column {self.column!r:.60}")  # at most 60 characters of its name
-        message = super().__str__()
-        if message:
-            parts.append(message)
-        return shorten(": ".join(parts))
+            cells.append(f"column {self.column!r:.60}")  # at most 60 characters of its name
+        return cells
 
 
 class UnknownColumnError(UsageError, TableError):
@@ -331,12 +361,13 @@ class InterruptedTrainingError(AttnGeoError):
     Args:
         what: what was interrupted and where, such as "interrupted in epoch 3 of 10".
         advice: how to resume, such as "repeat the command".
+        subject: what was interrupted, if it is one of several runs; see AttnGeoError.
     """
 
     exit_code = 130
 
-    def __init__(self, what: str, advice: str = "") -> None:
-        super().__init__(f"{what}; {advice}" if advice else what)
+    def __init__(self, what: str, advice: str = "", *, subject: object = "") -> None:
+        super().__init__(f"{what}; {advice}" if advice else what, subject=subject)
         self.what = what
         self.advice = advice
 
@@ -368,8 +399,8 @@ class UnexpectedError(CheckpointError):
         """
         missing_package = build_missing_package_error(error)
         if missing_package is not None:
-            return cls(f"{task}: {missing_package}")
-        return cls(f"{task}: unexpected {type(error).__name__}: {first_line(error)}")
+            return cls(str(missing_package), subject=task)
+        return cls(f"unexpected {type(error).__name__}: {first_line(error)}", subject=task)
 
 
 class NotEnoughMemoryError(CheckpointError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import CHECKS, COLUMNS, AnalogyOptions, ExplainOptions
+from attngeo.analogies.options import CHECKS, COLUMNS, AnalogyOptions, ExplainOptions, describe_settings
 from attngeo.analogies.questions import require_questions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import check_reference, require_embedding
@@ -158,7 +158,7 @@ def analogy(
             brief = selection.choose([*several, *BRIEF])
             outputs.deliver(selection.select(rows), lambda selected: print_frame(selected[brief]), brief)
         else:
-            outputs.deliver(rows, lambda _: print_result(result))
+            outputs.deliver(rows, lambda _: print_result(result, options))
         for note in rows.attrs["notes"]:
             verbosity.note(f"note: {note}")
         outputs.draw("analogies", [rows], figures)
@@ -203,18 +203,18 @@ def _check_subject(
             raise UsageError(f"${name} has no effect with $explain; leave it out", name, "explain")
 
 
-def print_result(result: AnalogyResult) -> None:
+def print_result(result: AnalogyResult, options: AnalogyOptions) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
     scores = result.scores
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        title = _describe_models(scores, models[0])
+        title = _describe_models(scores, models[0], options)
         columns = {"category": "name", **MEASURES}
         print_rows(alone, columns, title=title, section=["level"], style=_style, expendable=EXPENDABLE)
     else:
         names = _shorten(models)
-        _print_side_by_side(result, common, names)
+        _print_side_by_side(result, common, names, options)
         _print_totals(common, names, "the questions that all models know")
         _print_comparisons(result.comparisons, names)
         if len(alone):
@@ -228,17 +228,20 @@ def _style(row: Any) -> str:
     return "bold" if row["level"] != "category" else ""
 
 
-def _describe_models(scores: pd.DataFrame, name: str) -> str:
+def _describe_models(scores: pd.DataFrame, name: str, options: AnalogyOptions) -> str:
+    """What was asked, of which models, and how."""
     overall = scores[(scores["level"] == "overall") & (scores["questions"] != "published")].iloc[0]
     known = f"{overall['known']:,} of {overall['asked']:,} questions"
-    return " · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")])
+    return " · ".join([name, f"{scores.attrs['questions']}: {known}", *describe_settings(options)])
 
 
-def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, names: dict[str, str]) -> None:
+def _print_side_by_side(
+    result: AnalogyResult, rows: pd.DataFrame, names: dict[str, str], options: AnalogyOptions
+) -> None:
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     known = result.questions.groupby("model")["known"].sum()
     counts = " · ".join(f"{name} {known[model]:,}" for model, name in names.items())
-    title = f"{_describe_models(result.scores, f'{len(names)} models')}\nknown to each: {counts}"
+    title = f"{_describe_models(result.scores, f'{len(names)} models', options)}\nknown to each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
 
     def show_accuracy(model: str, row: Any) -> str:

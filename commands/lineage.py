@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,8 @@ from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.models import list_models
+from attngeo.studies.run import RunOutcome
+from attngeo.tables.write import NOTES
 
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
@@ -136,13 +139,24 @@ def lineage(
             if selection.is_given:
                 print_frame(selected[brief])
             else:
-                _print(selected, align=options.align, verbosity=verbosity)
+                _print(selected, _list_notes(outcomes), align=options.align, verbosity=verbosity)
 
         outputs.deliver(selection.select(rows), show, brief)
     conclude(rows, outcomes, conditions, verbosity, checks)
 
 
-def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
+def _list_notes(outcomes: Iterable[RunOutcome[pd.DataFrame]]) -> dict[str, list[str]]:
+    """The notes that the texts of the column `note` are made of."""
+    notes: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.result is not None:
+            notes |= outcome.result.attrs.get(NOTES, {})
+    return notes
+
+
+def _print(
+    rows: pd.DataFrame, notes_by_text: Mapping[str, Sequence[str]], *, align: bool, verbosity: Verbosity
+) -> None:
     """Print a line for each candidate, and what each verdict among them means. Caveats are on stderr."""
     columns: dict[str, Cell] = {
         "candidate": "candidate",
@@ -154,7 +168,7 @@ def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
     }
     texts = ["candidate", "verdict", "layers", "reason"]
     if rows["related"].isna().any():
-        columns["reason"] = _show_reason
+        columns["reason"] = partial(_show_reason, notes_by_text=notes_by_text)
     print_table(
         rows,
         columns,
@@ -169,14 +183,18 @@ def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
             advice = NEXT.get(verdict, ("", ""))[int(align)]
             Terminal().print(f"{verdict}: {MEANINGS[verdict]} {advice}".rstrip())
     for row in rows.to_dict("records"):
-        _, _, caveats = str(row["note"]).partition("; ")
-        if caveats and not _show_reason(row).endswith(caveats):
-            verbosity.note(f"note: {row['candidate']}: {caveats}")
+        _, *caveats = notes_by_text[row["note"]]
+        if caveats and not _shows_all_notes(row):
+            verbosity.note(f"note: {row['candidate']}: {'; '.join(caveats)}")
 
 
-def _show_reason(row: Mapping[Any, Any]) -> str:
+def _shows_all_notes(row: Mapping[Any, Any]) -> bool:
+    """Whether the table shows all notes of a row: those of models that cannot be compared are all reasons."""
+    return is_missing(row["related"]) and row["verdict"] != "suspicious"
+
+
+def _show_reason(row: Mapping[Any, Any], notes_by_text: Mapping[str, Sequence[str]]) -> str:
     """Why there is no answer, for a verdict that is none. What else the note says of numbers is on stderr alone."""
     if not is_missing(row["related"]):
         return ""
-    note = str(row["note"])
-    return note.partition("; ")[0] if row["verdict"] == "suspicious" else note
+    return str(row["note"]) if _shows_all_notes(row) else notes_by_text[row["note"]][0]

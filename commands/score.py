@@ -47,6 +47,7 @@ from attngeo.studies.engine import run_study
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
+from attngeo.tables.write import NOTES
 
 from .checks import (
     Checks,
@@ -481,10 +482,11 @@ def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = Fals
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:
     """Each note once, with the first layers (and heads) that it is about, unless these are all."""
+    notes_by_text = frame.attrs.get(NOTES, {})
     places: dict[str, list[str]] = {}
     for row in frame.to_dict("records"):
         head = "" if is_missing(row["head"]) else f".{row['head']}"
-        for text in filter(None, str(row["note"]).split("; ")):
+        for text in notes_by_text.get(row["note"], []):
             places.setdefault(text, []).append(f"{row['stack']} {row['layer']}{head}")
     lines = []
     for text, where in places.items():

@@ -177,6 +177,6 @@ def describe_failures(outcomes: Sequence[RunOutcome[Any]]) -> list[str]:
     for outcome in outcomes:
         if outcome.failure is not None:
             text = describe_error(outcome.failure)
-            needs_name = outcome.is_raised and not text.startswith((f"{outcome.name}:", f"{outcome.name}/"))
+            needs_name = outcome.is_raised and not outcome.failure.is_about(outcome.name)
             lines.append(f"{outcome.name}: {text}" if needs_name else text)
     return lines

@@ -76,25 +76,40 @@ def test_an_error_is_a_line_of_bounded_length(command: str, inside: Command, tmp
 
 @pytest.mark.parametrize("text", [LONG, "a " * 50_000, f"m.csv: {LONG}: {LONG}"])
 def test_the_text_of_an_error_is_bounded_in_python_too(text: str) -> None:
-    for error in (UsageError(text), TableError(text, table=text, row=3, column=text), UsageError(f"$x {text}", "x")):
+    for error in (UsageError(text), TableError(text, subject=text, row=3, column=text), UsageError(f"$x {text}", "x")):
         assert 200 < len(str(error)) < 1300
     assert str(UsageError("short: a b")) == "short: a b"
 
 
 def test_an_error_begins_with_its_subject() -> None:
     """That of the innermost block, once; a file that is the subject itself is not named twice."""
-    for message, text in {
-        "broken": "b/x.bin: broken",
-        "x.bin: broken": "b/x.bin: broken",
-        "bin: broken": "b/x.bin: bin: broken",
-        "y: z": "b/x.bin: y: z",
+    for own_subject, text in {
+        "": "b/x.bin: broken",
+        "x.bin": "b/x.bin: broken",
+        "bin": "b/x.bin: bin: broken",
+        "y": "b/x.bin: y: broken",
     }.items():
         with pytest.raises(CheckpointError) as caught, about("a"), about("b/x.bin"):
-            raise CheckpointError(message)
+            raise CheckpointError("broken", subject=own_subject)
         assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == text
     with pytest.raises(UsageError) as argument, about("a"):
         raise UsageError("$x is 1", "x")
     assert str(argument.value) == "x is 1"
+
+
+def test_an_error_after_the_name_of_its_subject_does_not_repeat_it() -> None:
+    """`about` is not asked for texts: a message that happens to begin with the name is no subject."""
+    for subject, text, is_about in (
+        ("", "a: b", False),
+        ("a", "b", True),
+        ("a: x.bin", "x.bin: b", True),
+        ("a/x.bin", "a/x.bin: b", True),
+        ("ab", "ab: b", False),
+    ):
+        error = CheckpointError("b" if subject else "a: b", subject=subject)
+        assert (error.tell_after("a"), error.is_about("a")) == (text, is_about)
+    table = TableError("b", subject="a", row=3)
+    assert (str(table), table.tell_after("a")) == ("a: row 3: b", "row 3: b")
 
 
 def test_an_error_names_its_options_as_python_does() -> None:

@@ -6,6 +6,7 @@ The limits are what the code needs today. They fall with it: a change that needs
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +91,86 @@ def test_imports_inside_functions_and_packages_do_not_grow(imports: dict[str, li
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert inner <= MOST_INNER_IMPORTS
     assert len(project["dependencies"]) <= MOST_REQUIRED_PACKAGES
+
+
+# Names of values that are texts for people, or errors that have one.
+TEXTS = re.compile(r"(?:\w*_)?(?:error|failure|message|note|notes|problem|reason|reasons|warning)")
+# Methods that look into a text, if it is what they are called on, or an argument of them.
+LOOKING = ("endswith", "find", "fullmatch", "index", "match", "partition", "removeprefix", "removesuffix", "rpartition",
+           "search", "split", "startswith", "sub")  # fmt: skip
+# Where a text is looked into all the same: module, the text → why. Errors of other libraries have no data but that.
+LOOKS = {
+    ("attngeo.changes.comparing", "note"): "notes that both models have are said once",
+    ("attngeo.changes.comparing", "row['note']"): "notes that both models have are said once",
+    ("attngeo.commands.app", "error.format_message()"): "the lines of a message of Typer become one",
+    ("attngeo.checkpoints.files", "str(error)"): "json says by its message alone that a whole value is there",
+    ("attngeo.checkpoints.hub", "reason.lower()"): "httpx raises ValueError for the address of a proxy",
+    ("attngeo.devices", "str(error)"): "torch raises RuntimeError if memory runs out",
+    ("attngeo.errors", "str(error)"): "Python raises RuntimeError if no thread can be started",
+    ("attngeo.errors", "message"): "long words are cut where a message is shown",
+    ("attngeo.estimators.shared.files", "reason"): "pandas states lines and cells in its messages alone",
+    ("attngeo.estimators.tabular.baselines", "str(warning)"): "scikit-learn makes a warning of Ctrl-C",
+    ("attngeo.pretrain.callback", "reason"): "a problem that lasts is said once",
+    ("attngeo.pretrain.callback", "self._reason"): "a problem that lasts is said once",
+    ("attngeo.pretrain.hub_data", "str(error)"): "the lines of a message of datasets become one",
+    ("attngeo.pretrain.image_data", "str(error).strip().splitlines()[-1]"): "torch puts a traceback before a message",
+    ("attngeo.pretrain.models", "str(error)"): "the lines of a message of transformers become one",
+    ("attngeo.pretrain.text_formats", "str(error)"): "json repeats the place in its message",
+    ("attngeo.schemas", "problem['msg']"): "pydantic says what it expected by its message alone",
+    ("attngeo.scores.conditions", "earlier_notes"): "the notes in the file of a baseline alone tell its options",
+    ("attngeo.scores.conditions", "notes"): "the notes in the file of a baseline alone tell its options",
+    ("attngeo.studies.cluster", "str(warning.message)"): "the lines of a warning of Dask become one",
+}  # fmt: skip
+
+
+def list_looks(text: str) -> set[str]:
+    """The texts for people that a module looks into: errors as texts, and values with such a name."""
+    looks = set()
+    for node in ast.walk(ast.parse(text)):
+        looked_into: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKING:
+            looked_into = [node.func.value, *node.args]
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            looked_into = node.comparators
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
+            looked_into = [node.left, *node.comparators]
+            if any(isinstance(expression, ast.Constant) and not expression.value for expression in looked_into):
+                looked_into = []  # whether there is a text
+        looks |= {ast.unparse(expression) for expression in looked_into if is_text_for_people(expression)}
+    return looks
+
+
+def is_text_for_people(expression: ast.expr) -> bool:
+    """Whether an expression is such a text: by its name, its key or its attribute, or as the text of one."""
+    match expression:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name == "msg" or TEXTS.fullmatch(name) is not None
+        case ast.Call(func=ast.Name(id="str"), args=[argument]):
+            return is_text_for_people(argument)
+        case ast.Call(func=ast.Attribute(value=value)) | ast.Subscript(value=ast.Call() as value):
+            return is_text_for_people(value)
+        case _:
+            return False
+
+
+def test_no_text_for_people_is_looked_into() -> None:
+    """Notes, reasons and what errors are about are data: code that depends on one asks for the data."""
+    found = {(name, look) for name, text in read_modules().items() for look in list_looks(text)}
+    assert found == LOOKS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "look"),
+    [
+        ("row['note'].split('; ')", "row['note']"),
+        ("if note != NO_OFFSET: pass", "note"),
+        ("'memory' in str(error).lower()", "str(error).lower()"),
+        ("str(self.error).removeprefix('a: ')", "str(self.error)"),
+        ("re.search('a', reason)", "reason"),
+        ("[note for note in notes if note is not FormNote.NO_OFFSET]", ""),
+        ("isinstance(error, KeyError) and error.errno == 2", ""),
+        ("rows['note'] if 'note' in rows else ''", ""),
+    ],
+)
+def test_a_look_into_a_text_is_found(text: str, look: str) -> None:
+    assert list_looks(text) == ({look} if look else set())

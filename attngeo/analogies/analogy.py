@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attngeo.analogies.lexicon import describe_settings
-from attngeo.analogies.options import COLUMNS, AnalogyOptions
+from attngeo.analogies.options import COLUMNS, AnalogyOptions, describe_settings
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import check_reference

@@ -27,11 +27,6 @@ FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "igno
 FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 # Vectors that are summed at a time, for means and directions of variance.
 BLOCK = 4096
-# Setting → its description, if it is not at its default.
-DESCRIPTIONS = {
-    "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
-    "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,8 +118,9 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            f"{embedding.ref}: $compose requires a tokeniser, and a file of word vectors has none; leave it out",
+            "$compose requires a tokeniser, and a file of word vectors has none; leave it out",
             "compose",
+            subject=embedding.ref,
         )
     candidates = set(index.values())
     composed: dict[str, Tokens] = {}
@@ -207,15 +203,6 @@ class Space:
         # On the CPU, because some devices have no decomposition of symmetric matrices.
         directions = torch.linalg.eigh(spread.cpu()).eigenvectors[:, -self._settings.remove_top :]
         return mean, directions.to(self._device)
-
-
-def describe_settings(settings: ProbeSettings) -> list[str]:
-    """The settings that are not at their defaults, and whether vectors have unit length, in words."""
-    defaults = dict(type(settings)())
-    values = dict(settings)
-    changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
-    length = "unit vectors" if settings.normalise else "raw vectors"
-    return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 
 def unit(x: Tensor) -> Tensor:

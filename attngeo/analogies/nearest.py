@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions, parse_sum
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
+from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
 from attngeo.analogies.probe import BLOCKS, check_top_k
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
@@ -73,7 +73,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         vectors = space.vectors(term_rows)
         target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
         if not target.any():
-            raise UsageError(f"{words!r}: the sum of these vectors is 0, expected another sum")
+            raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
         check_top_k(space, len(terms), top_k)

@@ -31,6 +31,11 @@ MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}
 # Words that `nearest` shows by default.
 MOST_SHOWN = 10
+# Setting → its description, if it is not at its default.
+DESCRIPTIONS = {
+    "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
+    "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
+}  # fmt: skip
 
 
 class ProbeSettings(Options):
@@ -65,6 +70,15 @@ class ProbeSettings(Options):
         least=0,
     )
     device: str = device_option()
+
+
+def describe_settings(settings: ProbeSettings) -> list[str]:
+    """The settings that are not at their defaults, and whether vectors have unit length, in words."""
+    defaults = dict(type(settings)())
+    values = dict(settings)
+    changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
+    length = "unit vectors" if settings.normalise else "raw vectors"
+    return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 
 class AnalogyOptions(ProbeSettings):

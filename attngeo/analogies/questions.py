@@ -92,7 +92,7 @@ def require_questions(source: object) -> None:
         raise DataUnavailableError(str(error)) from None
     if not path.is_dir() and not path.is_file():
         advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a folder of BATS")
-        raise DataUnavailableError(f"{source}: no such file or folder; {advice}")
+        raise DataUnavailableError(f"no such file or folder; {advice}", subject=source)
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:

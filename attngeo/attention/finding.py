@@ -74,7 +74,7 @@ def select(
             raise UsageError(f"{ref} has no layer {missing[0]}, expected layers from {present[0]} to {present[-1]}")
         selected = [site for site in selected if site.layer in wanted]
     if not selected:
-        raise UsageError(f"{ref}: layers is empty, expected at least one layer")
+        raise UsageError("layers is empty, expected at least one layer", subject=ref)
     return selected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import NamedTuple
 
 import torch
@@ -29,8 +30,12 @@ from attngeo.layouts.modules import conditions_hold
 from attngeo.layouts.positions import NoRotation, explain_rotary, find_rotation
 from attngeo.layouts.rotary import rotary_scaling
 
-# The note of a form that is at offset 0 because no other was asked for.
-NO_OFFSET = "rotary: relative offset 0"
+
+class FormNote(StrEnum):
+    """Notes on forms that some questions leave out, and their texts; all others are texts alone."""
+
+    # The form is at offset 0 because no other was asked for.
+    NO_OFFSET = "rotary: relative offset 0"
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
@@ -170,8 +175,8 @@ def require_outputs(site: AttentionSite) -> None:
     """Raise UnsupportedModelError if the values and outputs of a site were asked for and are not known."""
     if site.missing:
         raise UnsupportedModelError(
-            f"{site.module}: values and outputs cannot be read: {site.missing}; read its queries and keys only, or "
-            "another stack",
+            f"values and outputs cannot be read: {site.missing}; read its queries and keys only, or another stack",
+            subject=site.module,
         )
 
 
@@ -224,9 +229,10 @@ def update_factors(
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(
-            f"{site.module}: latent attention multiplies several weights, so that an update has no low rank; "
+            "latent attention multiplies several weights, so that an update has no low rank; "
             "score without $adapter_only",
             "adapter_only",
+            subject=site.module,
         )
     outputs = dict(tensors)
     inputs: HeadsByLetter = {}
@@ -296,7 +302,7 @@ def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) 
 def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
     """Rotate the queries by the relative offset, as rotary embeddings do between two positions. A note, or ""."""
     if not offset:
-        return NO_OFFSET if site.rotary else ""
+        return FormNote.NO_OFFSET if site.rotary else ""
     with explain_rotary("score without $rope_offset", "rope_offset"):
         rotation = find_rotation(site)
     if isinstance(rotation, NoRotation):

@@ -25,6 +25,10 @@ MOST_TOKENISER_BYTES = 256 * MEBIBYTE
 MOST_RESULTS_BYTES = 1024 * MEBIBYTE
 
 
+class NotTextError(ValueError):
+    """The bytes of a file are not text in the expected encoding."""
+
+
 def require_regular_file(path: Path, most_bytes: int = MOST_BYTES) -> int:
     """Check a file before it is read, here or by another library.
 
@@ -92,11 +96,12 @@ def read_small_text(path: Path, most_bytes: int = MOST_BYTES, encoding: str = "u
 
     Raises:
         OSError: As `read_small_bytes`.
-        ValueError: As `read_small_bytes`, or the file is not UTF-8. The message has the offset of the byte, from 0.
+        ValueError: As `read_small_bytes`.
+        NotTextError: The file is not UTF-8. The message has the offset of the byte, from 0.
     """
     content = read_small_bytes(path, most_bytes)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         name = "UTF-8" if encoding.startswith("utf-8") else encoding
-        raise ValueError(f"not {name} text: byte {error.object[error.start]:#04x} at {error.start:,}") from None
+        raise NotTextError(f"not {name} text: byte {error.object[error.start]:#04x} at {error.start:,}") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 from attngeo.attention.finding import select
 from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.options import ReadingOptions
-from attngeo.attention.projections import NO_OFFSET, require_outputs
+from attngeo.attention.projections import FormNote, require_outputs
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.stacks import choose_stacks, group_sites, split_stack
@@ -180,7 +180,7 @@ def _score(forms: SiteForms, reading: ReadingOptions, options: CompareOptions) -
     if forms.query_key is not None:
         q, k, notes = forms.query_key
         if options.rope_offset is None:
-            notes = [note for note in notes if note != NO_OFFSET]
+            notes = [note for note in notes if note is not FormNote.NO_OFFSET]
         form = forms.form
         rows = score_site(forms.site, q, k, notes + updated, asked)
     elif forms.output is None:

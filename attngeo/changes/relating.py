@@ -39,7 +39,7 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import ignore_progress
-from attngeo.questions.making import Making
+from attngeo.questions.making import Making, NoteText
 
 if TYPE_CHECKING:
     from attngeo.embeddings.aligning import Alignment
@@ -57,7 +57,7 @@ RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
 # Verdict → `related`, which is missing for the others.
 IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
 NULL = "null: initial weights drawn independently"
-# The first part of a note, up to a semicolon, is the reason of the verdict.
+# The first note of a row is the reason of the verdict, if there is one.
 REJECTED = f"{NULL}, is rejected, and which of the two came first cannot be told"
 NOT_REJECTED = f"no evidence: this test does not see a rotated stream ({NULL})"
 # What follows depends on whether streams are aligned, or can be.
@@ -93,7 +93,7 @@ def relate_sites(mine: Attention, others: Attention, options: LineageOptions, ma
     making.about["layers"] = len(one.sites)
     comparison = _pair_sites(one, two, options.stack)
     row: Row = {"model": mine.ref, "candidate": others.ref, "verdict": NOT_TESTABLE, "related": None}
-    row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
+    row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": NoteText(comparison.notes)}
     if comparison.pairs:
         row |= _test(mine, others, comparison, options)
     yield [row]
@@ -199,7 +199,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
     if options.align:
         alignment, comparison = _align(mine.store, others.store, comparison, options)
         if alignment is None:
-            return {"note": "; ".join(comparison.notes)}
+            return {"note": NoteText(comparison.notes)}
     notes = list(comparison.notes)
     drawn: dict[int, Coordinates] = {}
     similarities = []
@@ -242,7 +242,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
         "related": IS_RELATED.get(verdict),
         **dict(zip(LINEAGE_NUMBERS, judgement, strict=True)),
         "layers": _name_layers(site for site, _ in comparison.pairs),
-        "note": "; ".join(dict.fromkeys([reason, *notes])),
+        "note": NoteText(dict.fromkeys([reason, *notes])),
     }
 
 

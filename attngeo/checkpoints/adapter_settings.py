@@ -225,8 +225,8 @@ class LoraSettings:
         stated = self._find_number("rank_pattern", module, self._stated.r)
         if stated != rank or rank < 1:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, expected the same rank, "
-                "at least 1"
+                f"rank {rank}, and {ADAPTER} states r = {stated!r:.20}, expected the same rank, at least 1",
+                subject=show_name(module),
             )
         alpha = self._find_number("alpha_pattern", module, self._stated.lora_alpha)
         return alpha / (math.sqrt(rank) if self._stated.use_rslora else rank)

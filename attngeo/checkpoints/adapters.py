@@ -176,12 +176,15 @@ class Adapter:
             return
         if self._adapter_weight != 1:
             raise UsageError(
-                f"{self.ref}: {show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}", "adapter"
+                f"{show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}",
+                "adapter",
+                subject=self.ref,
             )
         if only_updates:
             raise UnsupportedModelError(
-                f"{show_name(name)}: {reason}, so its update has no low rank; score without $adapter_only",
+                f"{reason}, so its update has no low rank; score without $adapter_only",
                 "adapter_only",
+                subject=show_name(name),
             )
 
     def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
@@ -218,8 +221,9 @@ class Adapter:
         rank = factors[0][0] if factors[0] else 0
         if factors != [(rank, inputs), (outputs, rank)]:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
-                f"and [{outputs}, rank]; give the base that the adapter was trained on"
+                f"A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
+                f"and [{outputs}, rank]; give the base that the adapter was trained on",
+                subject=show_name(module),
             )
         self.settings.require_target(module)
         self.settings.scale(module, rank)
@@ -227,8 +231,9 @@ class Adapter:
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the shape of DoRA's magnitudes is "
-                f"{magnitudes or 'missing'}, expected {expected or 'none'}"
+                f"use_dora is {self.settings.use_dora}, and the shape of DoRA's magnitudes is "
+                f"{magnitudes or 'missing'}, expected {expected or 'none'}",
+                subject=show_name(module),
             )
 
     def require_change(self, names: Collection[str]) -> None:

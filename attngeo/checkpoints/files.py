@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.bounds.names import list_names, name_type
-from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, NotTextError, read_small_text
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
@@ -206,15 +206,17 @@ def require_format(file: str) -> Format:
         if not file.endswith(file_format.suffixes):
             continue
         if not file_format.opener:
-            raise UnsupportedModelError(f"{file}: {file_format.name} files are not supported; {file_format.advice}")
+            raise UnsupportedModelError(
+                f"{file_format.name} files are not supported; {file_format.advice}", subject=file
+            )
         return file_format
     suffixes: list[str] = []
     for file_format in FORMATS:
         if file_format.opener:
             suffixes += file_format.suffixes
     raise UnsupportedModelError(
-        f"{file}: unknown format, expected a folder or a file that ends in one of: "
-        f"{', '.join((*suffixes, INDEX_SUFFIX))}"
+        f"unknown format, expected a folder or a file that ends in one of: {', '.join((*suffixes, INDEX_SUFFIX))}",
+        subject=file,
     )
 
 
@@ -261,7 +263,7 @@ def _advise(text: str, error: Exception) -> str:
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if str(error).startswith("not UTF-8"):  # UTF-16, for example, as PowerShell writes
+    if isinstance(error, NotTextError):  # UTF-16, for example, as PowerShell writes
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
@@ -313,7 +315,7 @@ def read_index(path: Path) -> Index:
         try:
             require_format(file)
         except UnsupportedModelError as error:
-            raise UnsupportedModelError(f"{path.name}: {error}") from None
+            raise UnsupportedModelError(str(error), subject=path.name) from None
     weight_map = {name: str(PurePosixPath(file)) for name, file in stated.items()}
     metadata = content.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None

@@ -391,7 +391,9 @@ class Repository:
             except errors.RevisionNotFoundError:
                 raise ModelNotFoundError(f"the model has no revision {self.revision!r}") from None
             except errors.HFValidationError as error:
-                raise UsageError(f"{self.ref.text}: not a Hub id, expected org/name ({first_line(error)})") from None
+                raise UsageError(
+                    f"not a Hub id, expected org/name ({first_line(error)})", subject=self.ref.text
+                ) from None
             except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
                 raise self._explain_absence(error.__cause__ or error) from None
             except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx

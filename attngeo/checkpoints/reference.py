@@ -65,7 +65,7 @@ class ModelRef:
             name = text.removeprefix("demo:")
             if name not in DEMOS:
                 expected = f"expected one of: {', '.join(DEMOS)}{did_you_mean(text)}"
-                raise ModelNotFoundError(f"{text}: unknown demo model, {expected}")
+                raise ModelNotFoundError(f"unknown demo model, {expected}", subject=text)
             return cls(text, "demo", name)
         path = local_path(text)
         if text and path.exists():
@@ -75,7 +75,9 @@ class ModelRef:
             name, revision, file = address.group("name", "revision", "file")
             weights = f"/{file}" if file and is_weights(file) else ""
             at_revision = "" if revision in (None, "main") else f"@{revision}"
-            raise UsageError(f"{text:.200}: expected a model, not its address; give {name}{weights}{at_revision}")
+            raise UsageError(
+                f"expected a model, not its address; give {name}{weights}{at_revision}", subject=f"{text:.200}"
+            )
         name, at, revision = text.partition("@")
         file = None
         file_in_repository = HUB_FILE.fullmatch(name)
@@ -83,8 +85,9 @@ class ModelRef:
             name, file = file_in_repository.groups()
         elif is_path(name) or PATTERN.search(name):
             raise ModelNotFoundError(
-                f"{text}: no such file or folder; give a folder with config.json and weights, a file of weights, "
-                f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}"
+                "no such file or folder; give a folder with config.json and weights, a file of weights, "
+                f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}",
+                subject=text,
             )
         if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
             raise UsageError(
@@ -99,7 +102,7 @@ def local_path(text: str | Path) -> Path:
         path = Path(text).expanduser()
         path.exists()  # raises if the name is too long, or if the folder must not be entered
     except (OSError, RuntimeError, ValueError) as error:
-        raise ModelNotFoundError(f"{str(text)[:80]}: no such file or folder ({error})"[:300]) from None
+        raise ModelNotFoundError(f"no such file or folder ({error})"[:220], subject=str(text)[:80]) from None
     return path
 
 

@@ -150,7 +150,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options)
     origin |= {"model": inputs.ref, "revision": inputs.revision, "stack": site.stack, "device": str(device)}
-    frame.attrs = origin | {"notes": [*notes]} | copying
+    frame.attrs = origin | {"notes": [str(note) for note in notes]} | copying
     return frame
 
 
@@ -243,17 +243,18 @@ def _read_labels(file: str) -> dict[str, str]:
         lines = read_small_text(Path(file), encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise DataUnavailableError(
-            f"{file}: the list of tokens cannot be read ({error.strerror}); expected a text file with one on each line"
+            f"the list of tokens cannot be read ({error.strerror}); expected a text file with one on each line",
+            subject=file,
         ) from None
     except ValueError as error:
-        raise DataError(f"{file}: expected UTF-8 text with one token on each line, but {error}") from None
+        raise DataError(f"expected UTF-8 text with one token on each line, but {error}", subject=file) from None
     labels: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         label = line.strip()
         if label:
             labels.setdefault(label, f"{file}:{number}")
     if not labels:
-        raise UsageError(f"{file}: no tokens, expected one on each line", "tokens")
+        raise UsageError("no tokens, expected one on each line", "tokens", subject=file)
     return labels
 
 
@@ -266,5 +267,5 @@ def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
             pieces = embedding.pieces(label) if embedding.pieces is not None else None
             written = [repr(printable(embedding.labels[row])) for row in pieces or []]
             parts = f", which the model writes as {list_names(written)}" if len(written) > 1 else ""
-            raise UsageError(f"{place}: no token {label!r:.60}{parts}; {advice}", "tokens")
+            raise UsageError(f"no token {label!r:.60}{parts}; {advice}", "tokens", subject=place)
     return torch.tensor([rows[label] for label in labels])

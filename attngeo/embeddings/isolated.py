@@ -135,7 +135,7 @@ class IsolatedTokeniser:
         with about(self._ref):
             answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
             if "error" in answer:
-                raise CorruptCheckpointError(f"{self._file}: {answer['error']}, where it {shown}; {ADVICE}")
+                raise CorruptCheckpointError(f"{answer['error']}, where it {shown}; {ADVICE}", subject=self._file)
         ids: list[int] = answer["ids"]
         return ids
 

@@ -110,7 +110,7 @@ def open_embedding(
     if file is None:
         return _read_checkpoint(model, table, tokeniser, session)
     if table == "output":
-        raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
+        raise UsageError("a file of word vectors has one table only; leave out $table", "table", subject=text)
     with about(text):
         return read_vectors(*file, text, session.progress)
 
@@ -265,12 +265,13 @@ def _check_match(tokeniser: Tokeniser, rows: int, name: str) -> list[str]:
     trained = [number for number in beyond if number not in tokeniser.added]
     if trained:
         raise ShapeError(
-            f"{mismatch}: the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
-            f"{rows:,} rows; {expected}"
+            f"the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
+            f"{rows:,} rows; {expected}",
+            subject=mismatch,
         )
     named = len(tokeniser.tokens) - len(beyond)
     if named < LEAST_COVERED_SHARE * rows:
-        raise ShapeError(f"{mismatch}: it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}")
+        raise ShapeError(f"it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}", subject=mismatch)
     notes = []
     if beyond:
         notes.append(f"added tokens without a vector: {len(beyond):,}")

@@ -49,7 +49,7 @@ def require_text(path: Path) -> None:
     """Raise ModelNotFoundError unless there is a text that CBOW can be trained on."""
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "no such file"
-        raise ModelNotFoundError(f"{path}: {problem}, expected a text to train on")
+        raise ModelNotFoundError(f"{problem}, expected a text to train on", subject=path)
 
 
 def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
@@ -63,7 +63,7 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
             if parent.suffix == ".zip" and parent.is_file():
                 return parent, path.relative_to(parent).as_posix()
         if name.endswith(VECTOR_SUFFIXES):
-            raise ModelNotFoundError(f"{text}: no such file{explain_pattern(text)}")
+            raise ModelNotFoundError(f"no such file{explain_pattern(text)}", subject=text)
     if not path.is_file():
         return None
     if name.endswith(".bin"):
@@ -81,4 +81,4 @@ def read_magic(path: Path) -> bytes:
         with open_regular(path) as file:
             return file.read(4)
     except OSError as error:
-        raise ModelNotFoundError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ModelNotFoundError(f"cannot be read ({error.strerror})", subject=path) from None

@@ -116,8 +116,9 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     """
     if store.folder is None:
         raise UsageError(
-            f"{store.ref}: a model in memory has no tokeniser; give one of transformers or tokenizers as $tokeniser",
+            "a model in memory has no tokeniser; give one of transformers or tokenizers as $tokeniser",
             "tokeniser",
+            subject=store.ref,
         )
     with about(store.ref):
         complete = store.file(COMPLETE)

@@ -160,7 +160,9 @@ def _choose_member(archive: zipfile.ZipFile, member: str | None, path: Path) -> 
     if not names:
         raise CorruptCheckpointError("the .zip file is empty, expected one file of word vectors")
     if member is None and len(names) > 1:
-        raise UsageError(f"{path}: the .zip file has {len(names)} files ({shown}); name one, such as {path}/{names[0]}")
+        raise UsageError(
+            f"the .zip file has {len(names)} files ({shown}); name one, such as {path}/{names[0]}", subject=path
+        )
     if member is not None and member not in names:
         raise ModelNotFoundError(f"the .zip file has no {member}, it has: {shown}")
     return member or names[0]

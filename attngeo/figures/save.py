@@ -45,8 +45,9 @@ def check_figure(path: Path) -> None:
         if browser is None or not Path(browser).is_file():
             place = "" if browser is None else f" at {browser}, which BROWSER_PATH names"
             raise OutputError(
-                f"{path}: a {path.suffix.lower()} image requires Chromium or Chrome, and none was found{place}: "
-                f"{GET_BROWSER}, or write .html or .json"
+                f"a {path.suffix.lower()} image requires Chromium or Chrome, and none was found{place}: "
+                f"{GET_BROWSER}, or write .html or .json",
+                subject=path,
             )
 
 

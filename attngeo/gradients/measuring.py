@@ -172,8 +172,9 @@ def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Ite
     """
     if store.format == "GGUF":
         raise UnsupportedModelError(
-            f"{store.ref}: a GGUF file is loaded without the head of its language model; give the model's folder or "
-            "its name on the Hub; attngeo score reads the file"
+            "a GGUF file is loaded without the head of its language model; give the model's folder or "
+            "its name on the Hub; attngeo score reads the file",
+            subject=store.ref,
         )
     with open_running(model, store, report) as (running, random):
         if random:
@@ -206,7 +207,7 @@ def find_objective(model: PreTrainedModel) -> Objective:
 def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
     """The tokeniser beside the weights. Raises what `read_tokeniser` and `load_tokeniser` raise."""
     if store.folder is None:
-        raise UsageError(f"{store.ref}: a model in memory has no tokeniser; give one as $tokeniser", "tokeniser")
+        raise UsageError("a model in memory has no tokeniser; give one as $tokeniser", "tokeniser", subject=store.ref)
     read_tokeniser(store)  # downloads its files, or raises
     for name in COMPANIONS:
         store.file(name)
@@ -244,7 +245,9 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
     at_once = max(TOKENS_AT_ONCE // length, 1)
     batches: list[Batch] = [collate(examples[first : first + at_once]) for first in range(0, wanted, at_once)]
     if all((batch["labels"] == NO_LABEL).all() for batch in batches):
-        raise DataError(f"{text.name}: no token of {wanted} × {length} is predicted; raise $sequences", "sequences")
+        raise DataError(
+            f"no token of {wanted} × {length} is predicted; raise $sequences", "sequences", subject=text.name
+        )
     return batches
 
 
@@ -291,8 +294,9 @@ class GradientCallback(AttentionGeometryCallback):
     def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
         if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
             raise UnsupportedModelError(
-                f"{type(model).__name__}: its weights are sharded, and gradients require whole ones; measure the "
-                "checkpoints that the training saves"
+                "its weights are sharded, and gradients require whole ones; measure the "
+                "checkpoints that the training saves",
+                subject=type(model).__name__,
             )
         if not is_first:
             return []

@@ -130,7 +130,7 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     row["prediction_share_predicted"] = _early_share(parts_of_predicted)
     row["predicted_share"] = float(parts_of_predicted.sum() / parts.sum())
     row |= {f"{name}_chance": chance[name] for name in score_names()}
-    row["note"] = scores["note"]
+    row["note"] = str(scores["note"])
     return row
 
 

@@ -10,9 +10,8 @@ from attngeo.errors import ISSUES, AttnGeoError, UnsupportedModelError
 from attngeo.layouts.layout import LatentLayout, weights_of
 from attngeo.layouts.names import NUMBER, Fields, Reasons, is_in, pattern_of
 from attngeo.layouts.other_forms import find_other_forms
-from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES
+from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES, Reason
 
-UNKNOWN = "no layout knows its form"
 # Names of projections that hold queries, in a form that no layout reads.
 UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query|queries)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)(\.linear)?\.\w+$")
 # An adapter of low rank, added to the weights of queries, or in InternLM-XComposer2 to those of image tokens.
@@ -33,7 +32,7 @@ def find_left_out(
     unread = _find_unread(names, tensors, modules)
     patterns = {pattern_of(name) for name in names}
     changes = find_changes(_list_enclosing(unread), patterns)
-    reasons = dict.fromkeys(unread, UNKNOWN)
+    reasons: Reasons = dict.fromkeys(unread, Reason.UNKNOWN_FORM)
     for pattern in unread:
         for module, reason in changes.items():
             if is_in(pattern, module):
@@ -86,7 +85,7 @@ def _list_enclosing(modules: Iterable[str]) -> set[str]:
 
 def find_changes(modules: Collection[str], names: Iterable[str]) -> Reasons:
     """Those of the modules whose queries or keys a tensor in them changes before they meet: name → reason."""
-    reasons = {}
+    reasons: Reasons = {}
     for name in names:
         for dot in re.finditer(r"\.", name):
             module = name[: dot.start()]
@@ -112,12 +111,12 @@ def _find_other_module(pattern: str) -> tuple[str, str] | None:
 def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reasons) -> AttnGeoError:
     """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
-    understood = {pattern: reason for pattern, reason in left_out.items() if reason != UNKNOWN}
+    understood = {pattern: reason for pattern, reason in left_out.items() if reason is not Reason.UNKNOWN_FORM}
     # Parts of attention modules come last.
     unread = sorted(left_out.keys() - understood.keys(), key=lambda name: (name.count("."), name))
     if understood:
-        no_attention = {reason for _, reason in NOT_ATTENTION}
-        pattern = min(understood, key=lambda name: (understood[name] in no_attention, name.count("."), name))
+        # Modules that do not attend by a product come last.
+        pattern = min(understood, key=lambda name: (isinstance(understood[name], Reason), name.count("."), name))
         return UnsupportedModelError(f"no attention that can be scored: {pattern}: {understood[pattern]}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(

@@ -23,7 +23,7 @@ from attngeo.layouts.layout import (
     make_outputs,
     make_separate,
 )
-from attngeo.layouts.rules import VALUE_NORM
+from attngeo.layouts.rules import OutputNote
 
 
 def _type(*layouts: Layout | LatentLayout, **facts: Any) -> Family:
@@ -140,7 +140,7 @@ TYPES: dict[str, Family] = {
         "diffusion_gemma diffusion_gemma_text embedding_gemma2_text gemma3n_text gemma4_text gemma4_unified_text "
         "gemma4_vision",
         KEYS_AS_VALUES,
-        output_notes=(VALUE_NORM,),
+        output_notes=(OutputNote.VALUE_NORM,),
     ),
     "diffllama": _type(other_outputs="two heads share each value, and one is subtracted from the other"),
     "neomme": _type(other_outputs="what a head writes depends on the value of its own token"),

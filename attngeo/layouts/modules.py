@@ -98,7 +98,7 @@ def survey_modules(names: AbstractSet[str], config: Fields) -> tuple[list[Module
     left_out = find_left_out(names, tensors, [*modules, *others], lacking)
     if not modules:
         raise explain_nothing_found(names, config, others | left_out)
-    return list(modules.values()), left_out | others
+    return list(modules.values()), {name: str(reason) for name, reason in (left_out | others).items()}
 
 
 def conditions_hold(when: Fields, section: Fields, family: Family) -> bool:
@@ -235,7 +235,7 @@ def _ending_of(name: str) -> str:
 
 def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> Reasons:
     """The modules that do not attend by q·k: name → reason."""
-    reasons = {}
+    reasons: Reasons = {}
     for name in modules:
         for pattern, reason in NOT_ATTENTION:
             if re.search(pattern, name):
@@ -258,7 +258,7 @@ def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module])
     is missing from the checkpoint.
     """
     complete = {module.template for module in modules.values()}
-    reasons = {}
+    reasons: Reasons = {}
     for missing, module in halves.items():
         if module.name in modules:
             continue

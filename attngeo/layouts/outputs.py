@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attngeo.layouts.layout import LatentLayout, Layout, Projection
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
-from attngeo.layouts.rules import GATE, OUTPUT_NOTES, OUTPUTS
+from attngeo.layouts.rules import OUTPUT_NOTES, OUTPUTS, OutputNote
 
 # What leads from a module to the one around it. Only a module that is called attention is looked into: others have
 # layers of other names and the same shape.
@@ -103,7 +103,7 @@ def _list_notes(module: Module, names: Collection[str]) -> tuple[str, ...]:
     """What is left out between values and output, by the family and the names of tensors in the module."""
     notes = dict.fromkeys(module.family.output_notes)
     if isinstance(module.layout, Layout) and "g" in module.layout.letters:
-        notes[GATE] = None
+        notes[OutputNote.GATE] = None
     for tensors, note in OUTPUT_NOTES:
         if any(join(module.name, tensor) in names for tensor in tensors):
             notes[note] = None

@@ -5,6 +5,8 @@ Data only, as in `families.py`.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from attngeo.layouts.layout import (
     LatentLayout,
     Layout,
@@ -56,18 +58,23 @@ OUTPUTS = make_outputs(
     "post.linear", "../output.dense", "../output", "../post",
 )  # fmt: skip
 
-# What stands between values and output, or makes the weights of tokens sum to less than 1.
-SINK = "attention sink left out: weights sum to less than 1"
-GATE = "a gate between values and output is left out"
-NORM = "a normalisation between values and output is left out"
-VALUE_NORM = "the normalisation of values is left out"
-VALUE_POSITIONS = "relative positions that are added to values are left out"
+
+class OutputNote(StrEnum):
+    """What stands between values and output, or makes the weights of tokens sum to less than 1, and its text."""
+
+    SINK = "attention sink left out: weights sum to less than 1"
+    GATE = "a gate between values and output is left out"
+    NORM = "a normalisation between values and output is left out"
+    VALUE_NORM = "the normalisation of values is left out"
+    VALUE_POSITIONS = "relative positions that are added to values are left out"
+
+
 # Names of tensors in the module that show it → what it is.
 OUTPUT_NOTES = (
-    (("sinks", "learnable_sink_param", "attention_sink_bias"), SINK),
-    (("g_proj.weight", "gate_proj.weight", "linear_gate.weight"), GATE),
-    (("attn_sub_norm.weight", "inner_attn_ln.weight"), NORM),
-    (("emb_rel_v",), VALUE_POSITIONS),
+    (("sinks", "learnable_sink_param", "attention_sink_bias"), OutputNote.SINK),
+    (("g_proj.weight", "gate_proj.weight", "linear_gate.weight"), OutputNote.GATE),
+    (("attn_sub_norm.weight", "inner_attn_ln.weight"), OutputNote.NORM),
+    (("emb_rel_v",), OutputNote.VALUE_POSITIONS),
 )  # fmt: skip
 
 # What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
@@ -88,15 +95,30 @@ HEAD_NORMS = (
     ("attention.q_norm", "attention.k_norm"),
 )
 
+
+class Reason(StrEnum):
+    """Reasons for which a module is left out that decide what a model without attention is told; others are texts."""
+
+    UNKNOWN_FORM = "no layout knows its form"
+    # It has queries and keys, but does not attend by their product.
+    ASSIGNS_TOKENS = "it assigns each token to one group"
+    DRAFTS_TOKENS = "it drafts further tokens"
+    HAS_HALF_THE_HEADS = "it has half of the heads that config.json states"
+    IS_LINEAR = "linear attention has no softmax"
+    IS_PROJECTED_BEFORE = "its queries and keys were projected before"
+    CHOOSES_TOKENS = "it chooses tokens and has no softmax"
+    IS_OVER_CHANNELS = "it attends over channels, not over tokens"
+
+
 # Modules that have queries and keys but do not attend by their product: pattern of the name → reason.
-NOT_ATTENTION = (
-    (r"\.downsample\.assign$", "it assigns each token to one group"),
-    (r"(^|\.)(mtp|mtp_layers|nextn_layers)\.", "it drafts further tokens"),
-    (r"\.text_enhancer_layer\.self_attn$", "it has half of the heads that config.json states"),
-    (r"(^|\.)(linear_attn|lightning_attn)$", "linear attention has no softmax"),
-    (r"\.cross_attn\.multihead_attn$", "its queries and keys were projected before"),
-    (r"(^|\.)indexer$", "it chooses tokens and has no softmax"),
-    (r"(^|\.)channel_attn$", "it attends over channels, not over tokens"),
+NOT_ATTENTION: tuple[tuple[str, Reason], ...] = (
+    (r"\.downsample\.assign$", Reason.ASSIGNS_TOKENS),
+    (r"(^|\.)(mtp|mtp_layers|nextn_layers)\.", Reason.DRAFTS_TOKENS),
+    (r"\.text_enhancer_layer\.self_attn$", Reason.HAS_HALF_THE_HEADS),
+    (r"(^|\.)(linear_attn|lightning_attn)$", Reason.IS_LINEAR),
+    (r"\.cross_attn\.multihead_attn$", Reason.IS_PROJECTED_BEFORE),
+    (r"(^|\.)indexer$", Reason.CHOOSES_TOKENS),
+    (r"(^|\.)channel_attn$", Reason.IS_OVER_CHANNELS),
 )
 # Tensors beside queries and keys: pattern of the name in the module → what it does to them.
 CHANGED_BY = (

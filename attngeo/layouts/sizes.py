@@ -228,8 +228,9 @@ def _explain_misfit(
     if head_dim is None or not _divides(layout, heads, key_heads):
         into = "".join(f", or into {blocks} blocks" for blocks in _list_blocks(layout))
         return ShapeError(
-            f"{stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
-            f"themselves nor an input width of {width}{into}"
+            f"{heads} heads and {key_heads} key heads divide neither evenly among "
+            f"themselves nor an input width of {width}{into}",
+            subject=stored.module.name,
         )
     sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
@@ -257,7 +258,7 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     if bridges:
         fields = " ".join(name for name in module.section if "head" in name)
         if not any(word in fields for word in bridges):
-            raise ShapeError(f"{module.name}: config.json states no number of heads for the {min(bridges)}")
+            raise ShapeError(f"config.json states no number of heads for the {min(bridges)}", subject=module.name)
     widths = []
     for name, value in module.section.items():
         if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
@@ -294,9 +295,10 @@ def _check_assumption(stored: StoredModule, sizes: Sizes) -> None:
         seen = ", ".join(with_heads[:SHOWN]) or "none with head in its name"
         fields = [name for name in module.family.defaults if list_numbers({name: 1}, HEADS)]
         raise CorruptCheckpointError(
-            f"{module.name}: config.json states no number of attention heads in the fields of "
+            "config.json states no number of attention heads in the fields of "
             f"{module.model_type!r:.40}, expected {' or '.join(fields)}, found {seen:.200}; state it there, or give "
-            "another config.json"
+            "another config.json",
+            subject=module.name,
         )
 
 

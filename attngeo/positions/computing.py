@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.opened import Attention, SiteForms
-from attngeo.attention.projections import NO_OFFSET
+from attngeo.attention.projections import FormNote
 from attngeo.checkpoints.store import TensorStore
 from attngeo.geometry.forms import Form
 from attngeo.geometry.positions import (
@@ -66,7 +66,7 @@ def _measure_site(store: TensorStore, forms: SiteForms, tables: dict[str, Tensor
     assert forms.query_key is not None
     site = forms.site
     form = forms.form
-    notes = [note for note in forms.query_key.notes if note != NO_OFFSET]
+    notes = [note for note in forms.query_key.notes if note is not FormNote.NO_OFFSET]
     offsets = range(-FARTHEST if sees_later(site) else 0, FARTHEST + 1)
     measures = _measure_form(store, site, form, offsets, tables)
     for head, key_head in enumerate(form.key_heads):

@@ -94,7 +94,7 @@ class AttentionGeometryCallback(TrainerCallback):
 
     def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
         if Path(file).suffix != ".parquet":
-            raise UsageError(f"{file}: expected a name ending in .parquet")
+            raise UsageError("expected a name ending in .parquet", subject=file)
         self._file = Path(file)
         self._stack = stack
         self._sites: list[AttentionSite] = []
@@ -130,8 +130,9 @@ class AttentionGeometryCallback(TrainerCallback):
         store = open_module(model)
         if any(getattr(parameter, "ds_id", None) is not None for parameter in model.parameters()):
             raise UnsupportedModelError(
-                f"{store.ref}: DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
-                "checkpoints that it saves"
+                "DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
+                "checkpoints that it saves",
+                subject=store.ref,
             )
         self._sites = self._find_sites(store)
         self._origin = {

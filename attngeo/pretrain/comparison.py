@@ -198,7 +198,7 @@ def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Pat
     try:
         return train(options, folder / name, progress=session.progress)
     except InterruptedTrainingError as error:
-        raise InterruptedTrainingError(f"{name}: {error.what}", ADVICE) from None
+        raise InterruptedTrainingError(error.what, ADVICE, subject=name) from None
 
 
 def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoError:

@@ -93,8 +93,9 @@ def open_builder(reference: str) -> tuple[Any, str | None]:
         commit = read_small_text(ref).strip() if ref.is_file() else revision
         if builder.hash != commit:
             raise DataUnavailableError(
-                f"{reference}: only revision {builder.hash} is in the cache, and the Hub cannot be reached; give that "
-                "revision, or run once with a connection"
+                f"only revision {builder.hash} is in the cache, and the Hub cannot be reached; give that "
+                "revision, or run once with a connection",
+                subject=reference,
             )
     return builder, split
 
@@ -120,17 +121,17 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
     reason = " ".join(str(error).split())[:LONGEST_REASON].rstrip(".") or type(error).__name__
     if isinstance(error, DatasetNotFoundError):
         return DataUnavailableError(
-            f"{reference}: {reason}; check the name at {endpoint}; a private or gated data set requires HF_TOKEN"
+            f"{reason}; check the name at {endpoint}; a private or gated data set requires HF_TOKEN", subject=reference
         )
     if isinstance(error, OSError | HTTPError) and not isinstance(error, FileNotFoundError):
         if datasets.config.HF_HUB_OFFLINE:
             where = "not in the cache of the Hub, while offline mode is on; run once without it"
         else:
             where = f"{endpoint} cannot be reached ({reason}); check the connection, HF_ENDPOINT and HF_TOKEN"
-        return DataUnavailableError(f"{reference}: no such file or folder here, and {where}")
+        return DataUnavailableError(f"no such file or folder here, and {where}", subject=reference)
     if type(error) is ValueError:  # a configuration or a split that does not exist
         name = re.split("[:@#]", reference)[0]
-        return DataUnavailableError(f"{reference}: {reason}; write it as {name}:CONFIG#SPLIT")
+        return DataUnavailableError(f"{reason}; write it as {name}:CONFIG#SPLIT", subject=reference)
     cause = error.__cause__ or error
     return DataError(
         f"{reference} cannot be read ({type(cause).__name__}: {first_line(cause)}); expected files of text, JSON, CSV, "

@@ -232,7 +232,7 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
             encoded = self.rows.cast_column("image", datasets.Image(decode=False))[numbers[0]]["image"]
             name = (encoded and encoded["path"]) or f"{self.split} image {numbers[0]}"
             raise DataError(
-                f"{self.data.name}: {name} cannot be decoded ({first_line(error)}); replace it, or leave it out"
+                f"{name} cannot be decoded ({first_line(error)}); replace it, or leave it out", subject=self.data.name
             ) from error
         return list(zip(pixels, rows["label"], strict=True))
 

@@ -126,8 +126,9 @@ def read_image_size(config: PreTrainedConfig, name: str) -> int:
     size = int(sizes[0])
     if len({*sizes}) > 1 or any(size % patch for patch in patches):
         raise UsageError(
-            f"{name}: image_size is {sizes} and patch_size {patches}, expected square images that the patches divide; "
-            "change one of them"
+            f"image_size is {sizes} and patch_size {patches}, expected square images that the patches divide; "
+            "change one of them",
+            subject=name,
         )
     return size
 

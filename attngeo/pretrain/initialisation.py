@@ -282,7 +282,9 @@ def _make_copies(
     got = _describe_sizes(source_site)
     expected = _describe_sizes(site)
     if got != expected:
-        raise ShapeError(f"{source.ref}: {source_site.module} has {got}, expected {expected} as {site.module} has")
+        raise ShapeError(
+            f"{source_site.module} has {got}, expected {expected} as {site.module} has", subject=source.ref
+        )
     factors = assemble(
         source_site, {name: _to_exact(tensor) for name, tensor in source.read_all(source_site.reads).items()}
     )

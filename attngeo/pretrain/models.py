@@ -157,7 +157,7 @@ def _load_config(model: str) -> PreTrainedConfig:
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
             hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
-            raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
+            raise UsageError(f"transformers has no model_type {model_type!r}; {hint}", subject=path)
         return AutoConfig.for_model(model_type, **fields)
     except (OSError, *IMPOSSIBLE) as error:
         raise UsageError(f"{path} is not a configuration of transformers ({explain(error)}); correct it") from error

@@ -363,8 +363,9 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"{folder}: checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
-            "choose another disk with -o"
+            f"checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
+            "choose another disk with -o",
+            subject=folder,
         )
 
 

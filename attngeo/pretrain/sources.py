@@ -138,7 +138,7 @@ def find_path(reference: str, expected: str = EXPECTED) -> Path:
             return path
     shown = reference if len(reference) <= LONGEST_PATH else f"…{reference[1 - LONGEST_PATH :]}"
     advice = advise(reference, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
-    raise DataUnavailableError(f"{shown or repr(reference)}: no such file or folder; {advice}")
+    raise DataUnavailableError(f"no such file or folder; {advice}", subject=shown or repr(reference))
 
 
 def open_path(reference: str, column: str = "") -> TextSource:
@@ -154,7 +154,9 @@ def open_path(reference: str, column: str = "") -> TextSource:
     endings = {READERS.get(get_ending(path.name)): get_ending(path.name) for path in paths}
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
-        raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
+        raise DataError(
+            f"expected files of one format, ending in one of {' '.join(READERS)}; got {got}", subject=reference
+        )
     sample = list(islice(chain.from_iterable(map(_request_rows, paths)), TABLE_ROWS))
     if not sample:
         raise DataError(f"{reference} is empty, expected text; give another one")
@@ -185,16 +187,17 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
                 continue
             if column not in row:
                 raise DataError(
-                    f"{location}: row {number} has no {column!r}, expected one in each row (null for no text); it has "
-                    f"{list_names([*row])}"
+                    f"row {number} has no {column!r}, expected one in each row (null for no text); it has "
+                    f"{list_names([*row])}",
+                    subject=location,
                 )
             text = row[column]
             if isinstance(text, str):
                 yield text
             elif text is not None:
                 raise DataError(
-                    f"{location}: row {number} has {name_type(text)} as {column!r}, expected a string, or null "
-                    "for no text"
+                    f"row {number} has {name_type(text)} as {column!r}, expected a string, or null for no text",
+                    subject=location,
                 )
 
 

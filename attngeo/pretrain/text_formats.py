@@ -211,5 +211,5 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
     else:
         problem = f"there is no column {column!r}"
     raise DataError(
-        f"{reference}: {problem}, its columns are {list_names([*strings])}; set $text_column", "text_column"
+        f"{problem}, its columns are {list_names([*strings])}; set $text_column", "text_column", subject=reference
     )

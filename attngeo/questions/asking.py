@@ -184,7 +184,7 @@ def _make(
     """Make the rows of a question, and keep them."""
     import torch
 
-    from attngeo.questions.making import Making, encode_texts
+    from attngeo.questions.making import Making
 
     started = time.perf_counter()
     make_rows = resolve(question.rows)
@@ -193,7 +193,7 @@ def _make(
         rows = []
         with closing(make_rows(*attentions, options, making)) as parts:
             for of_part in parts:
-                rows += encode_texts(of_part)
+                rows += making.finish(of_part)
     if making.record is not None:
         making.record.keep(rows, making.about)
     what = ", ".join(attention.ref for attention in attentions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,30 @@ from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.session import Session
 from attngeo.studies.results import ResultRecord
+from attngeo.tables.write import NOTES
 
 if TYPE_CHECKING:
     from attngeo.attention.opened import Attention
 
 
 Row = dict[str, Any]
+
+
+class NoteText(str):
+    """The text of several notes for a row of a table, which knows the notes that it is made of."""
+
+    notes: tuple[str, ...]
+
+    def __new__(cls, notes: Iterable[str]) -> NoteText:
+        """The text of these notes, in this order."""
+        notes = tuple(map(str, notes))
+        text = super().__new__(cls, "; ".join(notes))
+        text.notes = notes
+        return text
+
+    def __getnewargs__(self) -> tuple[tuple[str, ...]]:  # type: ignore[override]  # of `str`, one text
+        """What a copy is made of."""
+        return (self.notes,)
 
 
 @dataclass
@@ -64,7 +82,10 @@ class Making:
             self.record.forget_parts()
             return {}
         parts = self.record.load_parts(count)
-        rows = {number: part.rows for number, part in parts.items() if part.about.get("device") == self.about["device"]}
+        parts = {number: part for number, part in parts.items() if part.about.get("device") == self.about["device"]}
+        rows = {number: part.rows for number, part in parts.items()}
+        for part in parts.values():
+            self._remember_notes(part.about.get(NOTES, {}))
         if rows:
             self.session.progress(Progress("kept", f"{len(rows)} of {count} {what} from the result store"))
         return rows
@@ -72,9 +93,18 @@ class Making:
     def keep_part(self, number: int, rows: list[Row]) -> None:
         """Keep a finished part."""
         if self.record is not None:
-            self.record.keep_part(number, encode_texts(rows), self.about)
+            self.record.keep_part(number, self.finish(rows), self.about)
 
+    def finish(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows whose texts can be written to every file. The notes that these are made of are said about the result."""
+        finished = []
+        for row in rows:
+            note = row.get("note")
+            if isinstance(note, NoteText):
+                self._remember_notes({in_utf8(note): [in_utf8(text) for text in note.notes]})
+            finished.append({name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()})
+        return finished
 
-def encode_texts(rows: Iterable[Row]) -> list[Row]:
-    """Rows whose texts can be written to every file."""
-    return [{name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
+    def _remember_notes(self, notes: Mapping[str, Sequence[str]]) -> None:
+        """Say about the result which notes some texts are made of."""
+        self.about.setdefault(NOTES, {}).update(notes)

@@ -37,6 +37,7 @@ from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
+from attngeo.tables.write import NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ class ResultsAnswer:
 
         parts = tuple(order_frames(parts))
         rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-        return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
+        return cls(rows, [{str(name): value for name, value in part.attrs.items() if name != NOTES} for part in parts])
 
     def restore_names(self, paths: RecipePaths) -> None:
         """Name models and files as the recipe does, instead of by their paths on this machine."""
@@ -204,7 +205,7 @@ def train(options: Options, workplace: Workplace) -> ResultsAnswer:
     try:
         rows = _train_or_resume(resolved, folder, workplace)
     except InterruptedTrainingError as error:
-        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
+        raise InterruptedTrainingError(error.what, "resume with the same command", subject=folder.name) from None
     rows.attrs.update(resolved)
     return ResultsAnswer.of(rows)
 
@@ -242,8 +243,9 @@ def _check_inputs(folder: Path, files: str) -> None:
     digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
     if path.is_file() and read_small_bytes(path) != digest.encode():
         raise OutputError(
-            f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
-            f"only {INPUTS} in it if the data are the same"
+            "the training files have changed since these runs; delete the folder to train again, or delete "
+            f"only {INPUTS} in it if the data are the same",
+            subject=folder,
         )
     with atomic_write(path) as partial_path:
         partial_path.write_text(digest, "utf-8", newline="\n")

@@ -67,8 +67,9 @@ def resolve_reference(model: str, base: Path) -> str:
         return prefix + str(path.absolute())
     if local_path(model).exists():
         raise ModelNotFoundError(
-            f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
-            "it there; for the Hub's model, run from another directory"
+            "found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
+            "it there; for the Hub's model, run from another directory",
+            subject=model,
         )
     return prefix + model
 

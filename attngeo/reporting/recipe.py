@@ -258,9 +258,9 @@ def read_recipe(path: str | Path) -> RecipeFile:
     try:
         recipe, problems = _validate(fields, recipe_class)
         for location, problem in problems:
-            raise UsageError(f"{path}: {name_location(location, fields)}: {problem}")
+            raise UsageError(f"{name_location(location, fields)}: {problem}", subject=path)
     except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
-        raise UsageError(f"{path}: a value is no part of a recipe ({first_line(error)})") from None
+        raise UsageError(f"a value is no part of a recipe ({first_line(error)})", subject=path) from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
 
 
@@ -287,7 +287,7 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:
         raise DataUnavailableError(
-            f"{path}: no such file; attngeo report --init writes a recipe to start from"
+            "no such file; attngeo report --init writes a recipe to start from", subject=path
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also a number or a nesting that is too large
         raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
@@ -321,7 +321,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
         try:
             resolve_labels(recipe.label, named_models)
         except UsageError as error:
-            yield ("label",), str(error).removeprefix("label: ")
+            yield ("label",), error.tell_after("label")
     names: set[str] = set()
     for i, request in enumerate(recipe.results):
         if request.name in names:

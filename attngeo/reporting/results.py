@@ -74,7 +74,7 @@ class ReportFailure:
 
     def __str__(self) -> str:
         """One line, which names what is missing once."""
-        return f"{self.where}: {self.what}: {str(self.error).removeprefix(f'{self.what}: ')}"
+        return f"{self.where}: {self.what}: {self.error.tell_after(self.what)}"
 
 
 @dataclass
@@ -166,7 +166,7 @@ def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]
     try:
         return resolve_labels(recipe.label, models)
     except UsageError as error:
-        raise UsageError(f"{file.path}: {error}") from None
+        raise UsageError(str(error), subject=file.path) from None
 
 
 def _list_models(request: Request, workplace: Workplace) -> Request:
@@ -348,7 +348,7 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
-            raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
+            raise UsageError(explain_unknown_column(missing[0], list(rows.columns)), subject=block.of)
         rows = rows[block.columns]
     values = chain.from_iterable(map(list_values, block.where.values()))
     kinds = [collected.files[block.of], *([] if block.show == "rows" else [block.show]), *values]

@@ -18,7 +18,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
-from attngeo.questions.making import Making
+from attngeo.questions.making import Making, NoteText
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
 
@@ -177,7 +177,7 @@ def score_forms(
     names = (*scores, *SPREADS)
     numbers = torch.stack([statistics.squared_norm.to(measures[0]), *measures], 1).tolist()
     d_model = statistics.row_norms.shape[1]
-    note = "; ".join(notes)
+    note = NoteText(notes)
     rows = []
     for divisor, (squared_norm, *values) in zip(divisors, numbers, strict=True):
         if not math.isfinite(divisor):
@@ -198,4 +198,4 @@ def score_forms(
 
 def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     scores = dict.fromkeys(number_columns(), math.nan)
-    return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
+    return scores | {"frobenius_norm": frobenius_norm, "note": NoteText(notes)}

@@ -132,8 +132,8 @@ def _read_form(
         needed = "value or output"
     if left.shape[-1] != right.shape[-1]:
         raise CheckpointError(
-            f"{site.module}: its matrix is {left.shape[-1]} × {right.shape[-1]}, expected a square one; choose another "
-            "stack"
+            f"its matrix is {left.shape[-1]} × {right.shape[-1]}, expected a square one; choose another stack",
+            subject=site.module,
         )
     if circuit == "qk":
         heads = Form(left, right, key_heads)

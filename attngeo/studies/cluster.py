@@ -65,7 +65,9 @@ def run_on_cluster(
 def _explain_failure(task: StudyTask, address: str, status: str, result: Any) -> RunOutcome[Any]:
     """The outcome of a run whose function did not return. Raises ClusterError if the cluster is lost."""
     if status != "error":
-        raise ClusterError(f"{address}: the connection to the scheduler is lost; start the study again to resume it")
+        raise ClusterError(
+            "the connection to the scheduler is lost; start the study again to resume it", subject=address
+        )
     _, error, _ = result
     if not isinstance(error, StudyError):
         text = f"{task.name}: lost by the cluster ({type(error).__name__}: {first_line(error)})"
@@ -87,8 +89,9 @@ def _connect(address: str) -> Iterator[Client]:
             client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise ClusterError(
-            f"{address}: no Dask scheduler answers within {PATIENCE} seconds ({first_line(error)}); start one with "
-            "dask scheduler, and check the address"
+            f"no Dask scheduler answers within {PATIENCE} seconds ({first_line(error)}); start one with "
+            "dask scheduler, and check the address",
+            subject=address,
         ) from None
     except (ValueError, TypeError) as error:
         raise UsageError(

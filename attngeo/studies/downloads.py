@@ -55,7 +55,7 @@ def fetch(
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
+        raise DataUnavailableError(f"offline mode is on (HF_HUB_OFFLINE); {advice}", subject=what)
     progress(Progress("prepare", f"download {address}"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

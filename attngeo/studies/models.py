@@ -57,7 +57,7 @@ def list_models(
             except AttnGeoError as error:
                 raise type(error)(f"{file}:{number}: {error}") from None
     if not listed:
-        raise UsageError(f"{file}: no models, expected one reference on each line")
+        raise UsageError("no models, expected one reference on each line", subject=file)
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
@@ -95,9 +95,9 @@ def _read_text(file: str | Path) -> str:
     try:
         return read_small_text(Path(file), encoding="utf-8-sig")
     except OSError as error:
-        raise DataUnavailableError(f"{file}: the list of models cannot be read ({error.strerror})") from None
+        raise DataUnavailableError(f"the list of models cannot be read ({error.strerror})", subject=file) from None
     except ValueError as error:
-        raise DataError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
+        raise DataError(f"expected UTF-8 text with one model on each line, but {error}", subject=file) from None
 
 
 def _expand(text: str, hub: HubAccess, check: Callable[[str], object], base: Path = Path()) -> list[str]:
@@ -123,7 +123,7 @@ def match_models(text: str, hub: HubAccess, base: Path = Path()) -> list[str]:
         revisions = sorted(find_repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
         matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob_of_revisions)]
         if not matching:
-            raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
+            raise ModelNotFoundError(f"no revision matches; {name} has {list_names(revisions)}", subject=text)
         return matching
     try:
         pattern = Path(text).expanduser()

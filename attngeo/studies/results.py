@@ -45,7 +45,8 @@ MOST_UNFOLDED = 500_000_000
 # Entries of what is said about a result, if it has them, and their types. "made" is always there.
 ABOUT_TYPES: Mapping[str, type] = {
     "made": str, "model": str, "other": str, "device": str, "layers": int, "layers_read": int, "readings": int,
-    "skipped": dict, "other_skipped": dict, "options": dict, "content": dict, "other_content": dict, "version": dict,
+    "skipped": dict, "other_skipped": dict, "notes_by_text": dict, "options": dict, "content": dict,
+    "other_content": dict, "version": dict,
 }  # fmt: skip
 # The variable that names another folder than the platform's; it is empty to keep nothing.
 VARIABLE = "ATTNGEO_CACHE"

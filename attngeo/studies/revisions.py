@@ -83,9 +83,10 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
     for refs in groups_of_refs:
         if len(refs) > MOST_REVISIONS:
             raise UsageError(
-                f"{refs[0].name}: {len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
+                f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
                 "for the files of each before the first is read; give fewer, or $allow_repeats, which asks for none",
                 "allow_repeats",
+                subject=refs[0].name,
             )
     for refs in groups_of_refs:
         weights = _list_weights(refs, session)
@@ -98,9 +99,10 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
             groups.append(f"{len(repeated) - MOST_GROUPS:,} other groups")
         count = sum(map(len, repeated))
         raise UsageError(
-            f"{refs[0].name}: {count:,} of {len(refs):,} revisions have the files of weights of others: "
+            f"{count:,} of {len(refs):,} revisions have the files of weights of others: "
             f"{', '.join(groups)}; give one of each group, or $allow_repeats",
             "allow_repeats",
+            subject=refs[0].name,
         )
 
 

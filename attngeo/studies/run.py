@@ -138,7 +138,7 @@ def run_elsewhere(
         try:
             outcome = run_task(function, task, environment.session)
         except KeyboardInterrupt:  # a signal to this process alone
-            failure = InterruptedTrainingError(f"{task.name}: its process was interrupted", "repeat the command")
+            failure = InterruptedTrainingError("its process was interrupted", "repeat the command", subject=task.name)
             outcome = RunOutcome(task.number, task.name, failure=failure)
     if isinstance(outcome.failure, UnexpectedError) and outcome.failure.__cause__ is not None:
         # The error itself may not survive the way to the other process.

@@ -29,16 +29,16 @@ HOLDER = ".lock.pid"
 def check_writable(path: Path, suffixes: Collection[str]) -> None:
     """Raise OutputError if a file of one of these formats cannot be written. Call it before the work that fills it."""
     if path.suffix.lower() not in suffixes:
-        raise OutputError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(suffixes)}")
+        raise OutputError(f"unknown format, expected a name that ends in one of: {' '.join(suffixes)}", subject=path)
     try:
         if path.is_dir():
             raise OutputError(f"{path} is a folder, expected a file name")
         if not path.parent.is_dir():
-            raise OutputError(f"{path}: folder {path.parent} does not exist; create it first")
+            raise OutputError(f"folder {path.parent} does not exist; create it first", subject=path)
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
     if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path}: no permission to write in {path.parent}")
+        raise OutputError(f"no permission to write in {path.parent}", subject=path)
 
 
 @contextlib.contextmanager

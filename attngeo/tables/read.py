@@ -92,10 +92,10 @@ def require_results(path: str | Path, made_by: str) -> Path:
     """The path of a results file. Raises DataUnavailableError if it does not exist, DataError for another format."""
     path = Path(path).expanduser()
     if not path.exists():
-        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}{explain_pattern(str(path))}")
+        raise DataUnavailableError(f"no such file; write one with {made_by}{explain_pattern(str(path))}", subject=path)
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
-            f"{path}: expected a results file of {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}"
+            f"expected a results file of {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}", subject=path
         )
     return path
 
@@ -172,14 +172,14 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
         elif name in REAL_NUMBERS or name in numbers:
             expected = NUMBERS
         if name in NAMES and values.isna().any():
-            raise DataError(f"{path}: a row has no {name}, expected a {name} in every row")
+            raise DataError(f"a row has no {name}, expected a {name} in every row", subject=path)
         try:
             if expected is TEXTS:
                 columns[name] = _to_texts(values, str(name))
             else:
                 columns[name] = _to_numbers(values, expected)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:  # dates after the year 9999
-            raise DataError(f"{path}: column {name}: {first_line(error)}; expected {expected}") from None
+            raise DataError(f"column {name}: {first_line(error)}; expected {expected}", subject=path) from None
     return type(frame)(columns)
 
 
@@ -217,7 +217,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     """The rows with these values in these columns; of a list of values, any. Raises UsageError if there is no row."""
     for column, wanted in where.items():
         if column not in rows:
-            raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
+            raise UsageError(explain_unknown_column(column, list(rows.columns)), subject=name)
         matches = {value: _match(rows[column], value) for value in list_values(wanted)}
         missing = [value for value, match in matches.items() if not match.any()]
         if missing or not matches:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AS_WRITTEN = "as_written"
 # The entry of `attrs` with the form of that file, in which a .csv file is written: separator, decimal and encoding.
 FORM = "form"
+# The entry of `attrs` with the notes that each text of the column `note` is made of.
+NOTES = "notes_by_text"
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
     "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
@@ -213,7 +215,7 @@ def to_html(frame: pd.DataFrame) -> str:
     provenance = ""
     for name, value in frame.attrs.items():
         text = describe_origin(value)
-        if text and name not in ("title", AS_WRITTEN, FORM):
+        if text and name not in ("title", AS_WRITTEN, FORM, NOTES):
             provenance += f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>"
     title = _escape_html(frame.attrs.get("title", "attngeo"))
     shown = format_for_people(frame)

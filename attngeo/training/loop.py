@@ -319,8 +319,9 @@ class _Training:
         for key, expected in self.identify().items():
             if state.get(key) != expected:
                 raise TrainingError(
-                    f"{self.folder}: its unfinished training has another {STATE_WORDS[key]}; choose another folder, or "
-                    "remove it to train from the start"
+                    f"its unfinished training has another {STATE_WORDS[key]}; choose another folder, or "
+                    "remove it to train from the start",
+                    subject=self.folder,
                 )
         self.epoch = state["epoch"]
         self.train_losses = state["train"]

@@ -17,7 +17,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
-from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
+from attngeo.layouts.rules import OutputNote
 from attngeo.verification.comparing import TOLERANCE, Prediction, compare
 from attngeo.verification.mixing import record_mixtures
 from attngeo.verification.probing import OnRun, RunModel, align_products, run_on_vectors, vectors_of_runs
@@ -29,9 +29,9 @@ COMPARED = ReadingOptions(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "heads agree", "parts agree", "differs", "no product", "not run"]
 # Verdicts of values and outputs that need a reason → the notes one of which a site must have.
-EXPLAINED: Mapping[Verdict, frozenset[str]] = {
-    "heads agree": frozenset([SINK]),
-    "parts agree": frozenset([SINK, GATE, NORM, VALUE_POSITIONS]),
+EXPLAINED: Mapping[Verdict, frozenset[OutputNote]] = {
+    "heads agree": frozenset([OutputNote.SINK]),
+    "parts agree": frozenset(OutputNote) - {OutputNote.VALUE_NORM},
 }
 
 
@@ -236,7 +236,8 @@ def _judge_outputs(check: SiteCheck, expectation: Expectation, comparison: Outpu
     if comparison is None:
         return replace(check, outputs=check.verdict if check.verdict == "not run" else "no product")
     verdict: Verdict = comparison.verdict
-    if verdict in EXPLAINED and EXPLAINED[verdict].isdisjoint(check.site.output_notes):
+    stated = {note for note in check.site.output_notes if isinstance(note, OutputNote)}
+    if verdict in EXPLAINED and EXPLAINED[verdict].isdisjoint(stated):
         verdict = "differs"
     return replace(check, outputs=verdict, written=comparison)
 

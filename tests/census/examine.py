@@ -19,7 +19,7 @@ from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
-from attngeo.layouts.rules import SINK
+from attngeo.layouts.rules import OutputNote
 from attngeo.verification.checking import COMPARED, EXPLAINED, Findings, predict, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
 from attngeo.verification.drives import run_drives
@@ -142,8 +142,8 @@ def judge_outputs(row: Row, findings: Findings) -> Row:
             stated = [note for note in site.output_notes if note in EXPLAINED["parts agree"]]
             if check.outputs not in EXPLAINED:
                 outcomes["wrong"][f"{check.outputs}: {where}"] = None
-            elif stated == [SINK]:
-                outcomes["sink"][SINK] = None
+            elif stated == [OutputNote.SINK]:
+                outcomes["sink"][OutputNote.SINK] = None
             else:
                 outcomes["changed"]["; ".join(stated)] = None
     worst = next(outcome for outcome in reversed(OUTPUTS) if outcomes[outcome])

@@ -23,7 +23,7 @@ from attngeo.attention import projections
 from attngeo.attention.weights import SiteWeights
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.layout import AttentionSite, Heads
-from attngeo.layouts.rules import VALUE_NORM
+from attngeo.layouts.rules import OutputNote
 from attngeo.verification.probing import linear_norms, probe_inputs, random_vectors
 
 Build = Callable[[str], Any]
@@ -256,7 +256,7 @@ def test_values_may_be_keys(tmp_path: Path) -> None:
     (weights,) = attngeo.attention_sites(folder, parts="qkvo")
     assert torch.equal(weights.wv.mT.flatten(0, 1), keys)
     assert not torch.allclose(weights.wk, weights.wv)
-    assert VALUE_NORM in weights.site.output_notes
+    assert OutputNote.VALUE_NORM in weights.site.output_notes
 
 
 @pytest.mark.parametrize("scale", ["much", True, float("inf")])

@@ -133,12 +133,12 @@ class Packed:
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about tensors that contradict one another."""
-        return CorruptCheckpointError(f"{self.name}: {problem}; copy or download it again")
+        return CorruptCheckpointError(f"{problem}; copy or download it again", subject=self.name)
 
     def unsupported(self, problem: str) -> UnsupportedModelError:
         """The error about a form that is not decoded."""
         return UnsupportedModelError(
-            f"{self.name}: {problem}, which is not supported; give the model without quantisation"
+            f"{problem}, which is not supported; give the model without quantisation", subject=self.name
         )
 
     def setting(self, name: str, *, default: Any = "") -> Any:

@@ -43,7 +43,7 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
     if not isinstance(frame, pd.DataFrame):
         raise UsageError(f"{source} is {name_type(frame)}, expected a DataFrame; read a file with pandas first")
     if not len(frame):
-        raise TableError("has no rows, expected some", table=source)
+        raise TableError("has no rows, expected some", subject=source)
     columns = list(frame.columns)
     for name in names:
         count = columns.count(name)
@@ -59,14 +59,14 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
             problem = f"no column {name!r:.60}"
             advice = advise(name, map(printable, map(str, columns)), advice)
         kind = TableError if count or source != TRAINING else UnknownColumnError
-        raise kind(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, table=source)
+        raise kind(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, subject=source)
 
 
 def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:
     """Raise TableError for the first row that is wrong, if one is. wrong: [rows]. problem: is said of its value."""
     if wrong.any():
         row = int(wrong.argmax())
-        raise TableError(f"{show_value(column.iloc[row])}{problem}", table=source, row=row + 1, column=column.name)
+        raise TableError(f"{show_value(column.iloc[row])}{problem}", subject=source, row=row + 1, column=column.name)
 
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
@@ -78,7 +78,7 @@ def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bo
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
     kind = type(value).__name__
-    return TableError(f"has a {kind}, expected texts or numbers; convert it", table=source, column=column)
+    return TableError(f"has a {kind}, expected texts or numbers; convert it", subject=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.Index[Any]]:
@@ -99,7 +99,7 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     if column.dtype.kind == "c":
-        raise TableError("has complex numbers, expected real ones, or dates", table=source, column=column.name)
+        raise TableError("has complex numbers, expected real ones, or dates", subject=source, column=column.name)
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = parse_numbers(column)
         if values.isna().any():
@@ -167,7 +167,7 @@ def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | b
     """A column as finite numbers whose squares are finite, checked for the rows that are read. Raises TableError."""
     if column.dtype.kind in "mMc" or isinstance(column.dtype, pd.PeriodDtype):
         problem = "has dates, times or complex numbers, expected numbers; convert it, or name another column"
-        raise TableError(problem, table=source, column=column.name)
+        raise TableError(problem, subject=source, column=column.name)
     numbers = read_numbers(column)
     expected = f", expected a finite number of at most {LARGEST:g}"
     is_number = ~np.isnan(read_like_numbers(column))

@@ -55,7 +55,7 @@ def compare_fits(
             raise TableError(
                 f"has {is_known.sum()} rows to compare, expected more than the {size} numbers of a vector; give more "
                 "rows",
-                table=TABLE,
+                subject=TABLE,
             )
         rows.append(_describe(part, "contexts", vectors[is_known], others[is_known], items))
         if part == "items":

@@ -142,7 +142,7 @@ def _split_cells(column: pd.Series[Any], source: str) -> list[set[str]]:
         names = {name.strip() for name in str(value).split(SEPARATOR)}
         if "" in names:
             problem = f"{show_value(value)} has an empty category, expected texts with {SEPARATOR} between them"
-            raise TableError(problem, table=source, row=row + 1, column=column.name)
+            raise TableError(problem, subject=source, row=row + 1, column=column.name)
         cells.append(names)
     return cells
 

@@ -84,7 +84,7 @@ def _describe_values(
     """
     values = values[~values.isnan()]
     if not len(values):
-        raise TableError("has no values, expected some in training rows", table=TRAINING, column=name)
+        raise TableError("has no values, expected some in training rows", subject=TRAINING, column=name)
     scale = _measure_scale(values, name)
     column: dict[str, Any] = {"variance": scale[1] ** 2}
     is_scaled = options.standardise and options.model == "efa"
@@ -107,7 +107,7 @@ def _measure_scale(numbers: Tensor, column: str) -> tuple[float, float]:
         raise TableError(
             f"has a mean of {center:g} and a deviation of {deviation:g}, which single precision cannot tell apart; "
             "subtract a constant from the column, in all tables",
-            table=TRAINING,
+            subject=TRAINING,
             column=column,
         )
     return center, deviation or 1.0

@@ -53,7 +53,7 @@ def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[Modell
             f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
             "name the columns by options such as $item",
             "item",
-            table=TRAINING,
+            subject=TRAINING,
         )
     if values and options.item_vectors and options.item != DEFAULT.item:
         check_columns(train, [options.item], TRAINING)

@@ -177,7 +177,9 @@ class TableReader:
             is_predicted = missing | (known[codes] > 1)
         if refused.any():
             count = f" (and {refused.sum() - 1:,} more)" if refused.sum() > 1 else ""
-            raise TableError(f"sequence {show_value(names[int(refused.argmax())])}{count} has {problem}", table=source)
+            raise TableError(
+                f"sequence {show_value(names[int(refused.argmax())])}{count} has {problem}", subject=source
+            )
         return is_predicted
 
     def _find_positions(
@@ -207,7 +209,7 @@ class TableReader:
             raise TableError(
                 f"sequence {show_value(names[codes[row]])} has {positions[row] + 1} positions, expected at most "
                 f"{longest}; shorten it, or fit to longer sequences{advice}",
-                table=source,
+                subject=source,
             )
         return positions
 
@@ -250,5 +252,5 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
     raise TableError(
         f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all rows, "
         "with a column that orders them",
-        table=TABLE,
+        subject=TABLE,
     )

@@ -193,8 +193,9 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
     )
     if not is_same:
         raise CorruptCheckpointError(
-            f"{folder}: items and values are of two models, expected models of items and of values with the same "
-            f"options, items and covariates; {ADVICE}"
+            "items and values are of two models, expected models of items and of values with the same "
+            f"options, items and covariates; {ADVICE}",
+            subject=folder,
         )
     return of_items, [model for _, model, _ in parts], counts
 
@@ -206,8 +207,9 @@ def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa
     for text in options.families.values():
         if family is None and text.partition(":")[0] not in FAMILIES:
             raise UnsupportedModelError(
-                f"{folder / CONFIG}: the family {text!r:.60} is not one of attngeo; load the model in Python, with "
-                "that family as its argument family"
+                f"the family {text!r:.60} is not one of attngeo; load the model in Python, with "
+                "that family as its argument family",
+                subject=folder / CONFIG,
             )
     tensors = read_tensors(folder)
 
@@ -239,7 +241,7 @@ def _read_counts(folder: Path, saved: SavedEfa, tensors: dict[str, Tensor]) -> I
     is_count = (counts.items >= 0) & (counts.items <= counts.sequences)
     if not (is_pair.all() and is_count.all() and ((both >= 1) & (both <= counts.sequences)).all()):
         raise CorruptCheckpointError(
-            f"{folder / WEIGHTS}: counts of items are not those of {counts.sequences:,} sequences; {ADVICE}"
+            f"counts of items are not those of {counts.sequences:,} sequences; {ADVICE}", subject=folder / WEIGHTS
         )
     return counts
 

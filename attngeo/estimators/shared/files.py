@@ -349,7 +349,7 @@ def _read_parquet(path: Path, needed: Collection[str]) -> pd.DataFrame:
         try:
             for name, kind in list_nested(file).items():
                 if name in needed:
-                    raise TableError(f"holds {kind}, expected one value in each row", table=str(path), column=name)
+                    raise TableError(f"holds {kind}, expected one value in each row", subject=path, column=name)
                 log.warning("%s: column %.60r holds %s and is left out", path, name, kind)
             nbytes = count_unfolded(file, max(available_memory(), UNCHECKED) // COPIES)
             require_memory(COPIES * nbytes, f"the table {path}")
@@ -387,7 +387,7 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
         row = int(is_beyond.to_numpy().argmax())
         raise TableError(
             f"is of the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; its unit may be wrong",
-            table=str(path),
+            subject=path,
             row=row + 1,
             column=dates.name,
         )
@@ -515,17 +515,17 @@ def _explain(path: Path) -> Iterator[None]:
         raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows") from None
     except pd.errors.ParserWarning:
         raise TableError(
-            "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
+            "more cells than columns; put texts with commas in quotation marks", subject=path, row=1
         ) from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         if not error.encoding.startswith("utf-8"):
             problem = f"is not {error.encoding} text (byte {byte:#04x}); name its encoding with --encoding"
-            raise TableError(problem, table=str(path)) from None
+            raise TableError(problem, subject=path) from None
         raise TableError(
             f"line {_find_undecodable(path)} is not UTF-8 text (byte {byte:#04x}); save the file as UTF-8, for example "
             "with iconv -f LATIN1 -t UTF-8 if it is Latin-1, or name its encoding with --encoding",
-            table=str(path),
+            subject=path,
         ) from None
     except pd.errors.ParserError as error:
         reason = first_line(error)
@@ -534,12 +534,12 @@ def _explain(path: Path) -> Iterator[None]:
             expected, line, count = surplus.groups()
             problem = f"line {line} has {count} cells, expected {expected}, as the lines before have"
             advice = "put a text with separators in quotation marks, or correct the line"
-            raise TableError(f"{problem}; {advice}", table=str(path)) from None
+            raise TableError(f"{problem}; {advice}", subject=path) from None
         unclosed = UNCLOSED.search(reason)
         if unclosed:
             problem = "a quotation mark opens a cell, and none closes it before the end of the file"
             advice = "close it, or read quotation marks as they are with --no-quotes"
-            raise TableError(f"{problem}; {advice}", table=str(path), row=int(unclosed[1])) from None
+            raise TableError(f"{problem}; {advice}", subject=path, row=int(unclosed[1])) from None
         raise TableError(f"{path} cannot be read as a table ({reason})") from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
@@ -645,14 +645,14 @@ def _check_header(path: Path, form: FileForm) -> None:
                 f"line {len((head + found).splitlines())} has a NUL byte, so that the file is no text, or of another "
             )
             advice = "encoding; remove the byte, or name the encoding with --encoding"
-            raise TableError(problem + advice, table=str(path))
+            raise TableError(problem + advice, subject=path)
     header = read_header(path, form)
     unnamed = [str(place) for place, name in enumerate(header, 1) if not name]
     if len(unnamed) > 1:
-        raise TableError(f"columns {', '.join(unnamed)} have no names; name all but one of them", table=str(path))
+        raise TableError(f"columns {', '.join(unnamed)} have no names; name all but one of them", subject=path)
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
-        raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
+        raise TableError("occurs more than once; rename one", subject=path, column=twice[0])
 
 
 @contextmanager
@@ -665,7 +665,7 @@ def naming(paths: Mapping[str, str | None], rows: pd.Index[Any] | None = None) -
     try:
         yield
     except TableError as error:
-        error.table = paths.get(error.table) or error.table
+        error.subject = paths.get(error.subject) or error.subject
         if rows is not None and error.row is not None:
             error.row = int(rows[error.row - 1]) + 1
         raise

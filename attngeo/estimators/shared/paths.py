@@ -39,7 +39,7 @@ def require_table(path: str | Path) -> Path:
             f"{path} does not exist; give a .csv, .tsv or .parquet file{explain_pattern(str(path))}"
         )
     if path.suffix.lower() not in SUFFIXES:
-        raise TableError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
+        raise TableError(f"unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}", subject=path)
     if path.is_file() and path.suffix.lower() in SEPARATORS:
         _require_rows(path)
     return path
@@ -91,7 +91,7 @@ def require_column(paths: Iterable[str | Path], column: str, options: FormOption
 
 def refuse_column(column: str, known: Iterable[object], path: str | Path) -> UnknownColumnError:
     """The error for a column that an option names, and that a table lacks."""
-    return UnknownColumnError(f"no column {column!r}; {advise(column, known)}", table=str(path))
+    return UnknownColumnError(f"no column {column!r}; {advise(column, known)}", subject=path)
 
 
 def read_header(path: Path, form: FileForm) -> list[str]:

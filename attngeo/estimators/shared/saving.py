@@ -111,17 +111,20 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
     if config.get("model_type") != schema.TYPE:
-        raise UnsupportedModelError(f"{path}: model_type is {config.get('model_type')!r:.60}, expected {schema.TYPE!r}")
+        raise UnsupportedModelError(
+            f"model_type is {config.get('model_type')!r:.60}, expected {schema.TYPE!r}", subject=path
+        )
     if config.get("format") not in (schema.FORMAT, *schema.OLDER):
         raise UnsupportedModelError(
-            f"{path}: format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
-            f"{schema.FORMAT}; fit it again, or install that version"
+            f"format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
+            f"{schema.FORMAT}; fit it again, or install that version",
+            subject=path,
         )
     log.info("%s: %s, format %s, of attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version"))
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        raise CorruptCheckpointError(f"{path}: {describe_error(first_problem(error))}; {ADVICE}") from None
+        raise CorruptCheckpointError(f"{describe_error(first_problem(error))}; {ADVICE}", subject=path) from None
 
 
 def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> None:
@@ -129,7 +132,8 @@ def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> 
     for name, value in layers.items():
         if getattr(saved, name) != value:
             raise CorruptCheckpointError(
-                f"{folder / CONFIG}: {name} is {getattr(saved, name)}, expected {value} as its other keys say; {ADVICE}"
+                f"{name} is {getattr(saved, name)}, expected {value} as its other keys say; {ADVICE}",
+                subject=folder / CONFIG,
             )
 
 
@@ -154,16 +158,17 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], plan: Callable[[]
             planned = plan()
     # torch has no class for sizes that no tensor can have.
     except (UsageError, TableError, RuntimeError, TypeError, OverflowError) as error:
-        raise CorruptCheckpointError(f"{folder / CONFIG}: {first_line(error)}; {ADVICE}") from None
+        raise CorruptCheckpointError(f"{first_line(error)}; {ADVICE}", subject=folder / CONFIG) from None
     for name, empty in planned.items():
         expected = _describe(empty)
         got = _describe(tensors[name]) if name in tensors else "missing"
         if got != expected or not tensors[name].isfinite().all():
-            raise CorruptCheckpointError(f"{path}: {name} is {got}, expected finite numbers {expected}; {ADVICE}")
+            raise CorruptCheckpointError(f"{name} is {got}, expected finite numbers {expected}; {ADVICE}", subject=path)
     for name in tensors.keys() - planned.keys():
         raise CorruptCheckpointError(
-            f"{path}: {printable(f'{name:.60}')} is unknown, expected {len(planned)} tensors such as "
-            f"{next(iter(planned))}; {ADVICE}"
+            f"{printable(f'{name:.60}')} is unknown, expected {len(planned)} tensors such as "
+            f"{next(iter(planned))}; {ADVICE}",
+            subject=path,
         )
 
 

@@ -138,7 +138,7 @@ def hold_out(
             f"{len(rows)} usable rows, of which a fraction of {fraction:g} cannot be held out; give more, or a smaller "
             f"${option}",
             option,
-            table=table,
+            subject=table,
         )
     train, held_out = train_test_split(rows, test_size=fraction, random_state=seed)
     return train, held_out

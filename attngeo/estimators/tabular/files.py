@@ -105,7 +105,7 @@ def predict_own_table(
     if absent:
         missing = list_sources(absent, model.dates)[0]
         expected = list_names(list_sources(names, model.dates))
-        raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", table=str(path))
+        raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", subject=path)
     report_cells(model, frame, path, progress)
     with naming({"": path}):
         predicted = predict_rows(model, frame[names])
@@ -126,7 +126,7 @@ def impute_own_table(
     names = [str(name) for name in model.columns_]
     if not {*names, *model.dates} & set(frame.columns):
         expected = list_names(list_sources(names, model.dates))
-        raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
+        raise TableError(f"no column of the training rows, expected some of: {expected}", subject=path)
     report_cells(model, frame, path, progress)
     with naming({"": path}):
         filled = impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
@@ -153,7 +153,7 @@ def read_tables(
     if options.target is not None:
         if options.target not in test_x:
             problem = f"no column {options.target!r}, which the training rows have; test rows need labels"
-            raise TableError(problem, table=options.test)
+            raise TableError(problem, subject=options.test)
         test_x, test_y = take_target(test_x, options.target, options.test)
         test_y = keep_whole(test_y)
     with naming({"": options.test}):
@@ -161,7 +161,7 @@ def read_tables(
     absent = [name for name in x.columns if name not in test_x.columns]
     if absent and len(paths) == 1:
         missing = list_sources(absent, dates)[0]
-        raise TableError(f"no column {missing!r}, which the training rows have", table=options.test)
+        raise TableError(f"no column {missing!r}, which the training rows have", subject=options.test)
     return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
 
 
@@ -208,7 +208,7 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
             cell = show_value(frame[name].iloc[0])
             problem = f"{reason}, such as {cell}, and no other column remains"
             advice = f"--column-type {name}:category keeps it; --decimal tells how numbers are written"
-            raise TableError(f"{problem}; {advice}", table=path, column=name)
+            raise TableError(f"{problem}; {advice}", subject=path, column=name)
         progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
     frame = select_columns(frame, None, left_out, path)
     for name, count in find_free_texts(frame):
@@ -313,7 +313,7 @@ def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[
         if near is None:
             raise TableError(
                 f"no column in common with {paths[0]}, expected one of: {list_names(columns)}; rename one",
-                table=str(paths[remaining[0]]),
+                subject=paths[remaining[0]],
             )
         columns += [name for name in frames[near].columns if name not in columns]
         remaining.remove(near)

@@ -109,7 +109,7 @@ def select_columns(
             raise refuse_column(name, frame.columns, path)
     names = [name for name in frame.columns if (wanted is None or name in wanted) and name not in dropped]
     if not names:
-        raise TableError(f"no column remains of {list_names(list(frame.columns))}; drop fewer", table=path)
+        raise TableError(f"no column remains of {list_names(list(frame.columns))}; drop fewer", subject=path)
     return frame[names]
 
 
@@ -136,11 +136,11 @@ def set_kinds(
             numbers = as_numbers(column)
             unit = describe_unit(column)
             if unit:
-                raise TableError(f"expected numbers, but {unit}", table=path, column=name)
+                raise TableError(f"expected numbers, but {unit}", subject=path, column=name)
             if not numbers.notna().any():
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
                 problem = f"has no numbers, such as {shown} in its first row, expected some; choose another kind"
-                raise TableError(problem, table=path, column=name)
+                raise TableError(problem, subject=path, column=name)
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
             with naming({"": path}):

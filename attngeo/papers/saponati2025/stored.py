@@ -61,7 +61,7 @@ def read_published_losses(path: str | Path, model: str, data: str, objective: st
         ) from None
     except (KeyError, ValueError) as error:
         raise DataError(
-            f"{path}: {first_line(error)}; expected numbers in the columns {' and '.join(columns)}"
+            f"{first_line(error)}; expected numbers in the columns {' and '.join(columns)}", subject=path
         ) from None
     curves = []
     for column, init in columns.items():
@@ -180,10 +180,10 @@ def load_checkpoints(path: str | Path) -> Iterator[Checkpoint]:
         ) from None
     except Exception as error:  # a damaged pickle may raise anything
         raise DataError(
-            f"{path}: expected a pickle of checkpoints with both scores of each layer ({first_line(error)})"
+            f"expected a pickle of checkpoints with both scores of each layer ({first_line(error)})", subject=path
         ) from None
     if not checkpoints:
-        raise DataError(f"{path}: no checkpoints, expected at least one")
+        raise DataError("no checkpoints, expected at least one", subject=path)
     return iter(sorted(checkpoints, key=lambda checkpoint: checkpoint.step))
 
 

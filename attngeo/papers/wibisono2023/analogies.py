@@ -158,7 +158,7 @@ def read_corpus(source: str | Path) -> Corpus:
         text = read_small_text(local_path(source), MOST_INDEX_BYTES, "utf-8-sig")
         return build_corpus(line.split() for line in text.splitlines())
     except (ValueError, DataError) as error:
-        raise DataError(f"{source}: {error}") from None
+        raise DataError(str(error), subject=source) from None
     except OSError as error:
         raise DataUnavailableError(f"{source} cannot be read ({error.strerror or error})") from None
 

@@ -34,7 +34,7 @@ def require_corpus(source: str | Path) -> None:
         return
     path = local_path(source)
     if not path.is_file():
-        raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
+        raise DataUnavailableError(f"no such file, expected a text with one sentence a line, or {TOY}", subject=source)
     if not path.stat().st_size:
         raise DataError(f"{source} is empty, expected a text with one sentence a line, or {TOY}")
 
@@ -42,7 +42,7 @@ def require_corpus(source: str | Path) -> None:
 def require_cars(path: str | Path) -> None:
     """Raise DataUnavailableError if the file of the cars is missing."""
     if not Path(path).expanduser().exists():
-        raise DataUnavailableError(f"{path}: no such file; download it from {ADDRESS}")
+        raise DataUnavailableError(f"no such file; download it from {ADDRESS}", subject=path)
 
 
 class ShiftSetting(NamedTuple):

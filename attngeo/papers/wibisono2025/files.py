@@ -37,7 +37,9 @@ def find_file(path: str | Path, *names: str) -> Path:
     path = Path(path).expanduser()
     file = look_for(path, *names) if path.is_dir() else path
     if file is None or not file.exists():
-        raise DataUnavailableError(f"{path}: no such file, expected {' or '.join(names)}; {README} describes them")
+        raise DataUnavailableError(
+            f"no such file, expected {' or '.join(names)}; {README} describes them", subject=path
+        )
     return file
 
 
@@ -61,7 +63,7 @@ def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> byt
         if len(content) > most:
             raise ValueError(f"it has more than {most:,} bytes" + (", unpacked" if size <= most else ""))
     except FileNotFoundError:
-        raise DataUnavailableError(f"{path}: no such file") from None
+        raise DataUnavailableError("no such file", subject=path) from None
     except KeyError:
         raise DataError(f"{path} has no file {member}") from None
     except (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
@@ -116,4 +118,4 @@ def require_once(path: Path, frame: pd.DataFrame, columns: list[str]) -> None:
     if repeats.any():
         row = int(repeats.argmax())
         cells = ", ".join(f"{name} {frame[name].iloc[row]}" for name in columns)
-        raise DataError(f"{path}: row {row + 1} repeats {cells}, expected each once")
+        raise DataError(f"row {row + 1} repeats {cells}, expected each once", subject=path)

@@ -59,7 +59,7 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
     in_both = set(train["sequence"]) & set(test["sequence"])
     if in_both:
         shown = " and in ".join(file.name for file in files.values())
-        raise DataError(f"{folder}: order {min(in_both)} is in {shown}, expected it in one of them")
+        raise DataError(f"order {min(in_both)} is in {shown}, expected it in one of them", subject=folder)
     return pd.concat([train, test], ignore_index=True)
 
 
@@ -81,7 +81,9 @@ def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     counts = frames["train"]["product_id"].value_counts()
     kept = counts.index[counts >= FEWEST_ORDERS]
     if kept.empty:
-        raise DataError(f"{files['train']}: no product is in {FEWEST_ORDERS:,} orders; give the file of Kaggle whole")
+        raise DataError(
+            f"no product is in {FEWEST_ORDERS:,} orders; give the file of Kaggle whole", subject=files["train"]
+        )
     for part, frame in frames.items():
         rows = frame[frame["product_id"].isin(kept)].astype("int64")
         ranks = rows.groupby("order_id")["rank"].rank("dense").astype("int64")  # equal ones are refused below
@@ -125,7 +127,7 @@ def read_item_names(path: str | Path) -> dict[int, str]:
     require_once(file, frame, ["item"])
     nameless = frame.index[frame["name"].str.strip() == ""]
     if len(nameless):
-        raise DataError(f"{file}: row {nameless[0] + 1} has no name")
+        raise DataError(f"row {nameless[0] + 1} has no name", subject=file)
     return dict(zip(frame["item"].tolist(), frame["name"], strict=True))
 
 

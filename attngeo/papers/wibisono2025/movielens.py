@@ -64,7 +64,7 @@ def read_movie_genres(path: str | Path) -> dict[int, str]:
         marks = [field.strip() for field in fields[-len(GENRES) :]]
         if len(fields) <= len(GENRES) or not set(marks) <= {"0", "1"}:
             raise DataError(
-                f"{path}: movie {number} of u.item has no {len(GENRES)} marks of genres, expected 0 or 1 each"
+                f"movie {number} of u.item has no {len(GENRES)} marks of genres, expected 0 or 1 each", subject=path
             )
         named = [genre for genre, mark in zip(GENRES, marks, strict=True) if mark == "1"]
         if named:
@@ -87,7 +87,9 @@ def _list_movies(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             continue
         number, *fields = f"{line}|".split("|")
         if not (number.isascii() and number.isdecimal() and fields[0].strip()):
-            raise DataError(f"{file}: row {row} is {line!r:.40}, expected a movie's number and its title: 1|Title|")
+            raise DataError(
+                f"row {row} is {line!r:.40}, expected a movie's number and its title: 1|Title|", subject=file
+            )
         yield int(number), fields[:-1]
 
 

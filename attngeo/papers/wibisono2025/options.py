@@ -40,7 +40,7 @@ README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 def require_data(path: str | Path) -> None:
     """Raise DataUnavailableError if the file or folder of a data set is missing."""
     if not Path(path).expanduser().exists():
-        raise DataUnavailableError(f"{path}: no such file or folder; {README} describes the files")
+        raise DataUnavailableError(f"no such file or folder; {README} describes the files", subject=path)
 
 
 def _parse_numbers(numbers: Any) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def read_temperatures(path: str | Path) -> pd.DataFrame:
         october = _read_wide(source)
         september = _read_wide(find_file(folder, SEPTEMBER_FILE))
         if list(october) != list(september):
-            raise DataError(f"{folder}: {SEPTEMBER_FILE} has other cities than {OCTOBER_FILE}, expected the same")
+            raise DataError(f"{SEPTEMBER_FILE} has other cities than {OCTOBER_FILE}, expected the same", subject=folder)
         days = pd.concat([october, september])
     _check_days(days, cities, source)
     return _list_days(days, cities, source)
@@ -165,17 +165,18 @@ def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
     unknown = [city for city in days if city not in cities.index]
     if unknown or days.empty:
         shown = f"{unknown[0]!r:.60}" if unknown else "none"
-        raise DataError(f"{source}: a column of an unknown city: {shown}, expected State|City of {COORDINATES}")
+        raise DataError(f"a column of an unknown city: {shown}, expected State|City of {COORDINATES}", subject=source)
     repeats = days.index[days.index.duplicated()]
     if len(repeats):
-        raise DataError(f"{source}: the date {repeats[0]:%Y-%m-%d} comes twice, expected each once")
+        raise DataError(f"the date {repeats[0]:%Y-%m-%d} comes twice, expected each once", subject=source)
     wrong = ~((days >= COLDEST) & (days <= HOTTEST))
     if wrong.any(axis=None):
         city = wrong.columns[wrong.any()][0]
         date = wrong.index[wrong[city]][0]
         raise DataError(
-            f"{source}: {city} has {days.loc[date, city]} on {date:%Y-%m-%d}, expected a temperature from "
-            f"{COLDEST:g} to {HOTTEST:g} on each day"
+            f"{city} has {days.loc[date, city]} on {date:%Y-%m-%d}, expected a temperature from "
+            f"{COLDEST:g} to {HOTTEST:g} on each day",
+            subject=source,
         )
 
 
@@ -192,7 +193,7 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
         earlier = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
         missing = earlier.difference(known)
         if len(missing):
-            raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
+            raise DataError(f"{missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one", subject=source)
         frame[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
     return frame[list(COLUMNS)]
 
