@@ -15,11 +15,10 @@ from pydantic import PrivateAttr
 
 import attngeo
 from attngeo.bounds.disks import fold_name, is_same_file
-from attngeo.checkpoints.reference import local_path
+from attngeo.bounds.paths import local_path, split_prefix
 from attngeo.checkpoints.suggestions import local_names
-from attngeo.embeddings.reference import split_prefix
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
-from attngeo.figures.save import check_figure
+from attngeo.figures.formats import check_figure
 from attngeo.options import RESULTS, RUNNING, Options, option
 from attngeo.progress import is_first_process
 from attngeo.studies.labels import LabelOptions, name_models, resolve_labels
