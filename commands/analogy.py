@@ -20,7 +20,8 @@ from attngeo.tables.write import write_table
 
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument, plot_option
+from .models import EMBEDDING_HELP, model_argument
+from .outputs import Outputs, Verbosity, file_option, plot_option
 from .progress import Bar
 from .selection import Selection
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table

@@ -17,11 +17,12 @@ from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.models import list_models
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import Model, ModelOutputs, Verbosity, complete_models
+from .models import Model, ModelOutputs, complete_models
+from .outputs import Verbosity
 from .selection import Selection
-from .study import ask_models
 from .tables import Cell, Terminal, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

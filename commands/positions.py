@@ -16,11 +16,12 @@ from attngeo.questions.table import QUESTIONS
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import ModelOutputs, Summary, Verbosity, plot_option
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Summary, Verbosity, plot_option
 from .selection import Selection, deliver_summary
-from .study import Models, ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

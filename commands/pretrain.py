@@ -31,10 +31,11 @@ from attngeo.scores.summary import spread_of, statistic
 from attngeo.session import StudyOptions
 from attngeo.tables.write import to_json
 
+from .cells import format_quartiles
 from .declare import with_options
 from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table
+from .tables import Cell, Terminal, format_number, is_missing, print_table
 
 MOST_ROWS = 10
 LONGEST_NAME = 14

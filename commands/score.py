@@ -48,6 +48,8 @@ from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
 
+from .asking import ask_models
+from .cells import format_quartiles, score_format
 from .checks import (
     Checks,
     check_conditions,
@@ -56,11 +58,12 @@ from .checks import (
     require_conditions,
 )
 from .declare import with_options
-from .outputs import ModelOutputs, Summary, Verbosity, plot_option
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection, print_summary
-from .study import Models, ModelsFile, ask_models, list_all, raise_if_traced
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
+from .study import raise_if_traced
+from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attngeo.commands.asking import ask_models
 from attngeo.commands.declare import with_options
-from attngeo.commands.outputs import ModelOutputs, Verbosity
-from attngeo.commands.study import Models, ask_models, deliver, list_all
+from attngeo.commands.models import ModelOutputs, Models, list_all
+from attngeo.commands.outputs import Verbosity
+from attngeo.commands.study import deliver
 from attngeo.commands.tables import print_frame
 
 from attngeo.attention.opened import Attention
