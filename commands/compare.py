@@ -15,9 +15,10 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
+from attngeo.questions.checks import parse_condition
+from attngeo.questions.conditions import Condition
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.conditions import Condition, parse_condition
 from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions

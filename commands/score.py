@@ -19,10 +19,12 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
+from attngeo.questions.checks import parse_condition
+from attngeo.questions.conditions import FILE, Condition, match_baseline
 from attngeo.questions.frames import join_frames, order_frames
+from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline, parse_condition
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import CHECKS, ScoreOptions
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -32,15 +34,7 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import (
-    CIRCUIT,
-    IDENTITY,
-    QUARTILES,
-    brief_columns,
-    name_circuits,
-    spread_of,
-    summarise_briefly,
-)
+from attngeo.scores.summary import QUARTILES, brief_columns, spread_of, summarise_briefly
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -81,7 +75,7 @@ MOST_PLACES = 6
 FEWEST_STEPS = 3
 
 Plots = Annotated[list[Path] | None, plot_option("the map of layers × heads")]
-Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", SCORED, has_per_head=True)]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", CHECKS, has_per_head=True)]
 Baseline = Annotated[
     Path | None,
     typer.Option(
@@ -187,7 +181,7 @@ def score(
 
 def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
-    conditions = [parse_condition(text, SCORED) for text in texts]
+    conditions = [parse_condition(text, CHECKS) for text in texts]
     for condition in conditions:
         if per_head:
             condition.require_clear()

@@ -29,10 +29,10 @@ from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_all
 from attngeo.questions.frames import order_frames
+from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES, number_columns
-from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.studies.labels import ALL_MODELS, list_named
 from attngeo.studies.models import match_models

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import DataError
+from attngeo.questions.rows import IDENTITY, QUANTILES, name_circuits, refuse_repeated
 from attngeo.scores.options import parse_scores
 from attngeo.scores.spec import score_names, scores_in
 from attngeo.tables.read import require_columns
@@ -18,17 +18,11 @@ from attngeo.tables.read import require_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-# Statistic → the quantile that it is.
-QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 QUARTILES = ("lower", "median", "upper")
 SPREAD = (*QUARTILES, "max")
 # A curve has settled where it stays within this share of its last value.
 SETTLED = 0.1
 HEADS = "heads_"
-PLACE = ("layer", "head")
-IDENTITY = ("model", "stack", *PLACE)
-# Which matrix of a head a row is about; tables of W_qk alone lack it.
-CIRCUIT = "circuit"
 
 
 def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
@@ -53,21 +47,6 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
     over_layers = [statistic(score, quantile) for score, quantile in named]
     over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
     return over_layers + over_heads
-
-
-def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
-
-    Rows that do not say of which circuit they are stay as they are, and so do stacks that are named already. To split
-    such a table into stacks splits it into circuits, too.
-    """
-    if CIRCUIT not in rows:
-        return rows
-    ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
-    stacks = []
-    for stack, circuit in zip(ordered["stack"].astype("str"), ordered[CIRCUIT].astype("str"), strict=True):
-        stacks.append(stack if stack.endswith(f" {circuit}") else f"{stack} {circuit}")
-    return ordered.assign(stack=stacks)
 
 
 def summary_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
@@ -113,22 +92,6 @@ def find_settled(values: pd.Series) -> Any:
     is_near = (values - last).abs() <= SETTLED * abs(last)
     stays_near = is_near[::-1].cummin()
     return stays_near[stays_near].index[-1]
-
-
-def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> None:
-    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file.
-
-    identity: the columns that tell rows apart.
-    """
-    rows = name_circuits(rows)
-    repeated = rows.duplicated([*identity])
-    if repeated.any():
-        row = rows[repeated].iloc[0]
-        model, *others = (str(row[name]) for name in identity if name not in PLACE)
-        raise DataError(
-            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give a model once, "
-            "or select rows with where, for example those with one note"
-        )
 
 
 def split_stacks(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:

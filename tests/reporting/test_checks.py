@@ -15,11 +15,12 @@ import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.lazy import resolve_columns
 from attngeo.pretrain.curves import list_curve_columns
+from attngeo.questions.checks import find_checks
+from attngeo.questions.conditions import STATISTICS, Outcome
 from attngeo.questions.question import Question
 from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
-from attngeo.scores.conditions import STATISTICS, Outcome, find_checks
 from attngeo.tables.write import write_table
 
 CHECKED = [question for question in QUESTIONS.values() if question.find_checks() is not None]

@@ -16,11 +16,11 @@ from attngeo.attention.opened import Attention
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.options import COMPUTATION, option
+from attngeo.questions.conditions import Checkable
 from attngeo.questions.frames import join_frames
 from attngeo.questions.making import Making
 from attngeo.questions.question import Question
 from attngeo.questions.table import FORM
-from attngeo.scores.conditions import Checkable
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 COLUMNS = ("model", "stack", "layer", "size", "note")
