@@ -44,6 +44,16 @@ def join_checks() -> Checkable:
     )
 
 
+def list_numbers() -> list[str]:
+    """The columns of numbers in tables that `build_frame` makes, whose names a reader of their files needs.
+
+    Without its name, a column whose cells are all empty would be one of texts.
+    """
+    plain = [question for question in QUESTIONS.values() if question.rows is not None and question.build is None]
+    known = [question.find_checks() for question in plain]
+    return [column for checks in known if checks is not None for column in checks.numbers]
+
+
 def find_checks(columns: Iterable[str]) -> Checkable:
     """What conditions may say of a table with these columns, which attngeo wrote for some question.
 
