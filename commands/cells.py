@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUARTILES, statistic
 
 from .tables import format_number
 

@@ -18,8 +18,8 @@ from attngeo.layouts.names import name_layers
 from attngeo.questions.checks import parse_condition
 from attngeo.questions.conditions import Condition
 from attngeo.questions.frames import join_frames
+from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 from attngeo.studies.steps import order_steps

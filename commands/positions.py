@@ -12,8 +12,8 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
 from attngeo.positions.options import CHECKS, PositionOptions, position_columns
 from attngeo.questions.frames import join_frames
+from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .asking import ask_models

@@ -26,8 +26,9 @@ from attngeo.pretrain.presets import PATHS
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.settings import read_settings, resume_options
 from attngeo.progress import is_first_process
+from attngeo.questions.spread import statistic
 from attngeo.scores.spec import Chance, ScoreSpec, default_scores
-from attngeo.scores.summary import spread_of, statistic
+from attngeo.scores.summary import spread_of
 from attngeo.session import StudyOptions
 from attngeo.tables.write import to_json
 

@@ -23,6 +23,7 @@ from attngeo.questions.checks import parse_condition
 from attngeo.questions.conditions import FILE, Condition, match_baseline
 from attngeo.questions.frames import join_frames, order_frames
 from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits
+from attngeo.questions.spread import QUARTILES
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import CHECKS, ScoreOptions
 from attngeo.scores.spec import (
@@ -34,7 +35,7 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import QUARTILES, brief_columns, spread_of, summarise_briefly
+from attngeo.scores.summary import brief_columns, spread_of, summarise_briefly
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study

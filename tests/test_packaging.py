@@ -126,9 +126,10 @@ OTHERS = {"attngeo.embeddings.reference", "attngeo.figures.save", "attngeo.atten
 @pytest.mark.parametrize(
     ("command", "unneeded"),
     [
-        ("efa", OF_MODELS | OTHERS),
-        ("tabular", OF_MODELS | OTHERS),
+        ("efa", OF_MODELS | OTHERS | {"attngeo.checkpoints.files"}),
+        ("tabular", OF_MODELS | OTHERS | {"attngeo.checkpoints.files"}),
         ("inspect", OTHERS | {"attngeo.questions.asking", "attngeo.papers.runs", "attngeo.scores.spec"}),
+        ("words", OTHERS | {"attngeo.questions.asking", "attngeo.studies.engine", "attngeo.scores.spec"}),
         ("score", OTHERS | {"attngeo.papers.runs"}),
     ],
 )

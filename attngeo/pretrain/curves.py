@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.spread import HEADS, QUARTILES, statistic
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import HEADS, QUARTILES, find_settled, spread_of, statistic, statistics
+from attngeo.scores.summary import find_settled, spread_of, statistics
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,8 @@ from attngeo.choices import ALIKE
 from attngeo.errors import DataError, UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.lazy import Columns, resolve_columns
-from attngeo.questions.rows import PLACE, QUANTILES, name_circuits, refuse_repeated
+from attngeo.questions.rows import PLACE, name_circuits, refuse_repeated
+from attngeo.questions.spread import QUANTILES
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:

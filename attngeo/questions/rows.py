@@ -1,4 +1,4 @@
-"""Rows about layers and heads: the columns that tell them apart, and the quantiles that summarise them."""
+"""Rows about layers and heads: the columns that tell them apart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from attngeo.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Statistic → the quantile that it is.
-QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 PLACE = ("layer", "head")
 IDENTITY = ("model", "stack", *PLACE)
 # Which matrix of a head a row is about; tables of W_qk alone lack it.

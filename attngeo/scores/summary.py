@@ -6,11 +6,12 @@ Each statistic has one name: `symmetry_median` is over whole layers, `heads_symm
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from attngeo.questions.rows import IDENTITY, QUANTILES, name_circuits, refuse_repeated
+from attngeo.questions.rows import IDENTITY, name_circuits, refuse_repeated
+from attngeo.questions.spread import QUANTILES, QUARTILES, statistic
 from attngeo.scores.options import parse_scores
 from attngeo.scores.spec import score_names, scores_in
 from attngeo.tables.read import require_columns
@@ -18,21 +19,8 @@ from attngeo.tables.read import require_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-QUARTILES = ("lower", "median", "upper")
-SPREAD = (*QUARTILES, "max")
 # A curve has settled where it stays within this share of its last value.
 SETTLED = 0.1
-HEADS = "heads_"
-
-
-def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
-    """The name of a statistic: a quantile of a score over layers, or over heads.
-
-    >>> statistic("symmetry", "median"), statistic("symmetry", "max", heads=True)
-    ('symmetry_median', 'heads_symmetry_max')
-    """
-    prefix = HEADS if heads else ""
-    return f"{prefix}{score}_{quantile}"
 
 
 def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
@@ -143,42 +131,6 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
     frame.attrs = {**rows.attrs, "title": "Attention scores, summarised"}
     return frame
-
-
-def spread_columns(columns: Sequence[str], keys: Sequence[str] = ("model", "stack")) -> tuple[str, ...]:
-    """The columns of `summarise_columns`."""
-    spread = [statistic(column, quantile) for column in columns for quantile in SPREAD]
-    of_heads = [statistic(column, quantile, heads=True) for column in columns for quantile in SPREAD]
-    return (*keys, "layers", "heads", *spread, *of_heads)
-
-
-def summarise_columns(
-    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str] = ("model", "stack")
-) -> pd.DataFrame:
-    """Quartiles and maximum of columns of numbers over the layers, and over the heads, of each stack: one row each.
-
-    Args:
-        rows: a row for each layer (without `head`) or head.
-        columns: what is summarised.
-        keys: the columns that tell stacks apart.
-
-    Returns:
-        The columns `spread_columns(columns, keys)`; a statistic is missing if there is nothing to summarise.
-    """
-    summaries = []
-    for names, members in name_circuits(rows).groupby([*keys], sort=False):
-        is_head = members["head"].notna()
-        summary = dict(zip(keys, names, strict=True)) | {
-            "layers": members["layer"].nunique(),
-            "heads": int(is_head.sum()),
-        }
-        for heads, kept in ((False, members[~is_head]), (True, members[is_head])):
-            for column in columns:
-                values = kept[column].astype("float64")
-                for quantile in SPREAD:
-                    summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
-        summaries.append(summary)
-    return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
 
 
 def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False) -> tuple[str, ...]:

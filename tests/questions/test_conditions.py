@@ -13,7 +13,7 @@ from support.messages import assert_states, refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.questions.conditions import Checkable, Condition, Outcome
-from attngeo.questions.rows import QUANTILES
+from attngeo.questions.spread import QUANTILES
 from attngeo.scores.options import CHECKS as SCORED
 
 VALUES = {
