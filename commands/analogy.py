@@ -21,12 +21,13 @@ from attngeo.questions.table import QUESTIONS
 from attngeo.session import Session, StudyOptions
 from attngeo.tables.write import write_table
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument, plot_option
+from .models import EMBEDDING_HELP, ModelsFile, list_all, model_argument
+from .outputs import Outputs, Verbosity, file_option, plot_option
 from .progress import Bar
 from .selection import Selection
-from .study import ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

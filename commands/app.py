@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from attngeo.checkpoints.files import THREADS
+from attngeo.bounds.machine import THREADS
 from attngeo.errors import (
     AttnGeoError,
     CheckpointError,

@@ -10,7 +10,8 @@ import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
-from attngeo.scores.conditions import HEADS, LAYERS, Checkable, Condition, parse_condition
+from attngeo.questions.checks import parse_condition
+from attngeo.questions.conditions import HEADS, LAYERS, Checkable, Condition
 from attngeo.tables.write import write_table
 
 from .messages import describe_error, say

@@ -15,14 +15,16 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
+from attngeo.questions.checks import parse_condition
+from attngeo.questions.conditions import Condition
 from attngeo.questions.frames import join_frames
+from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.conditions import Condition, parse_condition
-from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 from attngeo.studies.steps import order_steps
 
+from .asking import ask_models
 from .checks import (
     Checks,
     check_conditions,
@@ -31,10 +33,10 @@ from .checks import (
     require_conditions,
 )
 from .declare import with_options
-from .outputs import MODEL_HELP, ModelOutputs, Summary, Verbosity, model_argument, plot_option
+from .models import MODEL_HELP, ModelOutputs, ModelsFile, list_all, model_argument
+from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection, deliver_summary
-from .study import ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import ModelOutputs, Verbosity
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Verbosity
 from .selection import Order
-from .study import Models, ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, print_frame, print_table
 
 if TYPE_CHECKING:

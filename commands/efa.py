@@ -25,10 +25,11 @@ from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.tables.write import AS_WRITTEN, write_table
 
 from .declare import with_options
+from .experiments import run_experiment
 from .help import make_group
 from .outputs import Outputs, Verbosity, file_option, hold_folders
 from .progress import Bar
-from .study import deliver, run_experiment
+from .study import deliver
 from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_labels, print_table
 
 if TYPE_CHECKING:

@@ -19,14 +19,16 @@ from attngeo.session import Session, StudyOptions
 from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import write_table
 
+from .asking import ask_models
+from .cells import score_format
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import ModelOutputs, Verbosity, file_option, plot_option
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Verbosity, file_option, plot_option
 from .progress import Bar
 from .score import print_stacks
 from .selection import Selection
-from .study import Models, ModelsFile, ask_models, list_all
-from .tables import Cell, print_frame, print_table, score_format
+from .tables import Cell, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd

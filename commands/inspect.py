@@ -22,9 +22,10 @@ from attngeo.studies.engine import run_study
 
 from .declare import with_options
 from .messages import describe_error, say
+from .models import Models, ModelsFile, list_all
 from .outputs import FindingsFormat, Verbosity
 from .progress import Bar
-from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced
+from .study import SEVERAL_FAILED, raise_if_traced
 from .tables import Terminal, print_table
 
 if TYPE_CHECKING:

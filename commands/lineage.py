@@ -20,11 +20,12 @@ from attngeo.studies.models import list_models
 from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import NOTES
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import Model, ModelOutputs, Verbosity, complete_models
+from .models import Model, ModelOutputs, complete_models
+from .outputs import Verbosity
 from .selection import Selection
-from .study import ask_models
 from .tables import Cell, Terminal, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

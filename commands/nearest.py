@@ -11,7 +11,8 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options
-from .outputs import EMBEDDING_HELP, Outputs, Verbosity, model_argument
+from .models import EMBEDDING_HELP, model_argument
+from .outputs import Outputs, Verbosity
 from .progress import Bar
 from .tables import print_table
 

@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import PrivateAttr
 
 import attngeo
 from attngeo.bounds.disks import fold_name, is_same_file
-from attngeo.checkpoints.reference import local_path
-from attngeo.checkpoints.suggestions import local_names
-from attngeo.embeddings.reference import split_prefix
+from attngeo.bounds.paths import local_path, split_prefix
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
-from attngeo.figures.save import check_figure
+from attngeo.figures.formats import check_figure
 from attngeo.options import RESULTS, RUNNING, Options, option
 from attngeo.progress import is_first_process
-from attngeo.studies.labels import LabelOptions, name_models, resolve_labels
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
 from attngeo.tables.write import FOR_PEOPLE, check_output, to_csv, to_json, to_markdown, write_table
 
@@ -127,29 +123,6 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
         yield
 
 
-MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
-EMBEDDING_HELP = (
-    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec; also .gz and .zip); or "
-    "cbow:TEXT, which trains CBOW on a text first"
-)
-
-
-def complete_models(incomplete: str) -> list[str]:
-    """The names of models, of which typer keeps those that start with `incomplete`.
-
-    There is none for an empty text, so that the shell completes files.
-    """
-    return list(local_names()) if incomplete else []
-
-
-def model_argument(help: str) -> Any:
-    """An argument that is a model, or several."""
-    return typer.Argument(metavar="MODEL", help=help, autocompletion=complete_models)
-
-
-Model = Annotated[str, model_argument(MODEL_HELP)]
-
-
 def file_option(*flags: str, help: str, show_default: bool | str = True) -> Any:
     """An option whose value is a file of results."""
     return typer.Option(*flags, metavar="FILE", help=help, show_default=show_default, rich_help_panel=RESULTS)
@@ -240,20 +213,6 @@ class Outputs(Options):
         """Draw the rows of each model with their labels, and save the figure in each of these files."""
         for path in figures:
             attngeo.save_figure(attngeo.plot(kind, [self.name(frame) for frame in frames]), path)
-
-
-class ModelOutputs(Outputs, LabelOptions):
-    """Where the rows about models go, and what they are called there. Files for programs keep their references."""
-
-    _labels: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    def check_labels(self, models: Iterable[str]) -> None:
-        """Take the labels of these models. Raises UsageError for one of another model. Call it before the work."""
-        self._labels.update(resolve_labels(self.label, models))
-
-    def name(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows with the labels of their models."""
-        return name_models(frame, self._labels)
 
 
 class Quiet(Options):

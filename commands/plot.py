@@ -17,7 +17,8 @@ from attngeo.figures.lengths import describe_pixels
 from attngeo.figures.save import save_figure
 
 from .declare import with_options
-from .outputs import Verbosity, check_outputs, complete_models, file_option
+from .models import complete_models
+from .outputs import Verbosity, check_outputs, file_option
 from .progress import Bar
 
 INPUT_HELP = (

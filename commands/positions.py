@@ -12,15 +12,16 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
 from attngeo.positions.options import CHECKS, PositionOptions, position_columns
 from attngeo.questions.frames import join_frames
+from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
+from .asking import ask_models
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
-from .outputs import ModelOutputs, Summary, Verbosity, plot_option
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Summary, Verbosity, plot_option
 from .selection import Selection, deliver_summary
-from .study import Models, ModelsFile, ask_models, list_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:

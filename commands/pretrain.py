@@ -26,15 +26,17 @@ from attngeo.pretrain.presets import PATHS
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.settings import read_settings, resume_options
 from attngeo.progress import is_first_process
+from attngeo.questions.spread import statistic
 from attngeo.scores.spec import Chance, ScoreSpec, default_scores
-from attngeo.scores.summary import spread_of, statistic
+from attngeo.scores.summary import spread_of
 from attngeo.session import StudyOptions
 from attngeo.tables.write import to_json
 
+from .cells import format_quartiles
 from .declare import with_options
 from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table
+from .tables import Cell, Terminal, format_number, is_missing, print_table
 
 MOST_ROWS = 10
 LONGEST_NAME = 14

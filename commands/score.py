@@ -19,10 +19,13 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
+from attngeo.questions.checks import parse_condition
+from attngeo.questions.conditions import FILE, Condition, match_baseline
 from attngeo.questions.frames import join_frames, order_frames
+from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits
+from attngeo.questions.spread import QUARTILES
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline, parse_condition
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import CHECKS, ScoreOptions
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -32,15 +35,7 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import (
-    CIRCUIT,
-    IDENTITY,
-    QUARTILES,
-    brief_columns,
-    name_circuits,
-    spread_of,
-    summarise_briefly,
-)
+from attngeo.scores.summary import brief_columns, spread_of, summarise_briefly
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -49,6 +44,8 @@ from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
 from attngeo.tables.write import NOTES
 
+from .asking import ask_models
+from .cells import format_quartiles, score_format
 from .checks import (
     Checks,
     check_conditions,
@@ -57,11 +54,12 @@ from .checks import (
     require_conditions,
 )
 from .declare import with_options
-from .outputs import ModelOutputs, Summary, Verbosity, plot_option
+from .models import ModelOutputs, Models, ModelsFile, list_all
+from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection, print_summary
-from .study import Models, ModelsFile, ask_models, list_all, raise_if_traced
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
+from .study import raise_if_traced
+from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +77,7 @@ MOST_PLACES = 6
 FEWEST_STEPS = 3
 
 Plots = Annotated[list[Path] | None, plot_option("the map of layers × heads")]
-Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", SCORED, has_per_head=True)]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", CHECKS, has_per_head=True)]
 Baseline = Annotated[
     Path | None,
     typer.Option(
@@ -185,7 +183,7 @@ def score(
 
 def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
-    conditions = [parse_condition(text, SCORED) for text in texts]
+    conditions = [parse_condition(text, CHECKS) for text in texts]
     for condition in conditions:
         if per_head:
             condition.require_clear()

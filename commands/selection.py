@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, Options, option
-from attngeo.scores.summary import summarise_columns
+from attngeo.questions.spread import summarise_columns
 from attngeo.tables.read import explain_unknown_column
 
 from .outputs import Outputs

@@ -1,32 +1,21 @@
-"""Many models or runs in one command: which ones, their progress, what is kept of them, and failures at the end."""
+"""Many models or runs in one command: their progress, what is kept of them, and failures at the end."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attngeo.bounds.names import list_names
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import ModelRef
-from attngeo.errors import UsageError
-from attngeo.options import INPUT, Options
-from attngeo.papers.runs import perform
-from attngeo.questions.asking import Subject, ask, name_subjects
-from attngeo.questions.question import Question
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
-from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
 from attngeo.studies.run import Function, RunOutcome
 
 from .messages import TRACEBACK, describe_error, say
-from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument
+from .outputs import Outputs, Verbosity
 from .progress import Bar
 
 if TYPE_CHECKING:
@@ -34,45 +23,6 @@ if TYPE_CHECKING:
 
 # The exit code if some of several models or runs failed.
 SEVERAL_FAILED = 4
-
-Models = Annotated[
-    list[str] | None,
-    model_argument(f"{MODEL_HELP}; or a pattern in quotes, 'org/name@step*' or './checkpoints/*'"),
-]
-ModelsFile = Annotated[
-    str | None,
-    typer.Option(
-        "--models",
-        metavar="FILE",
-        help="Take also the models of a file, one on each line",
-        rich_help_panel=INPUT,
-    ),
-]
-
-
-def list_all(
-    models: list[str] | None,
-    file: str | None,
-    hub: HubAccess,
-    *,
-    command: str,
-    verbosity: Verbosity | None = None,
-    check: Callable[[str], object] = ModelRef.parse,
-) -> list[str]:
-    """The models of the command line and of the file. Raises UsageError if there are none.
-
-    verbosity: if it is given, a model that is given twice is listed once, and a note says so. check: as of
-    `list_models`.
-    """
-    if not models and file is None:
-        raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
-    listed = list_models(models or [], file, hub=hub, check=check)
-    if verbosity is None:
-        return listed
-    repeated = [model for model, times in Counter(listed).items() if times > 1]
-    if repeated:
-        verbosity.note(f"note: given twice, and read once: {list_names(repeated)}")
-    return [*dict.fromkeys(listed)]
 
 
 def run_all(
@@ -116,36 +66,6 @@ def run_all(
             f"{kept} of {len(settings)} {unit} with results from the result store; --fresh computes them again"
         )
     return outcomes
-
-
-def ask_models(
-    question: Question,
-    subjects: Sequence[Subject],
-    session: Session,
-    verbosity: Verbosity,
-    *,
-    options: Options,
-    note: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
-) -> list[RunOutcome[pd.DataFrame]]:
-    """The outcomes of a question about models, or about pairs of them. note: as of `run_all`."""
-    names = name_subjects(subjects)
-    alone = len(subjects) == 1
-    return run_all(
-        names[0] if alone else question.name,
-        partial(ask, question, options=options),
-        subjects,
-        session,
-        verbosity,
-        names=names,
-        unit="models",
-        alone=alone,
-        note=note,
-    )
-
-
-def run_experiment(name: str, runs: Sequence[Any], session: Session, verbosity: Verbosity) -> list[RunOutcome[Any]]:
-    """The outcomes of the runs of a paper's experiment."""
-    return run_all(name, perform, runs, session, verbosity, names=[run.name for run in runs])
 
 
 def raise_if_traced(outcome: RunOutcome[Any], *, alone: bool = False) -> None:

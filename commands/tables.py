@@ -16,8 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attngeo.bounds.names import printable
-from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUARTILES, statistic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,22 +284,6 @@ def format_number(value: Any, form: str = ".3f") -> str:
 def format_mean(mean: Any, deviation: Any) -> str:
     """A mean, and the deviation of several values."""
     return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
-
-
-def score_format(score: str, digits: int = 3) -> str:
-    """The format of the numbers of a score, with a sign if they can be negative. digits: at most so many."""
-    spec = SCORES[score]
-    sign = "+" if spec.low < 0 else ""
-    return f"{sign}.{min(digits, spec.digits)}f" if not spec.is_size else f".{spec.digits}g"
-
-
-def format_quartiles(
-    spread: Mapping[Any, float], score: str, *, digits: int = 3, heads: bool = False
-) -> tuple[str, str]:
-    """The median of a score over layers or heads, and its quartiles in brackets."""
-    form = score_format(score, digits)
-    lower, median, upper = (format_number(spread[statistic(score, place, heads=heads)], form) for place in QUARTILES)
-    return median, f"[{lower}, {upper}]"
 
 
 class Terminal(Console):

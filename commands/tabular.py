@@ -21,10 +21,11 @@ from attngeo.papers.wibisono2023.summaries import (
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .declare import with_options
+from .experiments import run_experiment
 from .help import make_group
 from .outputs import Outputs, Verbosity, hold_folders
 from .progress import Bar
-from .study import deliver, run_experiment
+from .study import deliver
 from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_labels, print_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.circuits.word_options import COLUMNS, WordOptions
 
 from .declare import with_options
-from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument
+from .models import MODEL_HELP, model_argument
+from .outputs import Outputs, Verbosity
 from .progress import Bar
 from .selection import Order
 from .tables import Cell, print_frame, print_table

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,28 @@ def test_import_and_help_load_nothing_heavy(arguments: list[str] | None) -> None
     assert "attngeo" in found
     # typer itself loads pydantic for the types of options.
     assert found & HEAVY <= ({"pydantic"} if arguments and len(arguments) > 1 else set())
+
+
+# What asks models, finds them, and draws: modules that a command loads only if it does so.
+OF_MODELS = {"attngeo.questions.asking", "attngeo.studies.models", "attngeo.checkpoints.reference"}
+OTHERS = {"attngeo.embeddings.reference", "attngeo.figures.save", "attngeo.attention.opened"}
+
+
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        ("efa", OF_MODELS | OTHERS | {"attngeo.checkpoints.files"}),
+        ("tabular", OF_MODELS | OTHERS | {"attngeo.checkpoints.files"}),
+        ("inspect", OTHERS | {"attngeo.questions.asking", "attngeo.papers.runs", "attngeo.scores.spec"}),
+        ("words", OTHERS | {"attngeo.questions.asking", "attngeo.studies.engine", "attngeo.scores.spec"}),
+        ("score", OTHERS | {"attngeo.papers.runs"}),
+    ],
+)
+def test_a_command_loads_no_modules_of_other_commands(command: str, unneeded: set[str]) -> None:
+    assert all(find_spec(name) for name in unneeded)
+    found = loaded(f"sys.argv = ['attngeo', '{command}', '--help']; from attngeo.commands.app import main; main()")
+    assert f"attngeo.commands.{command}" in found
+    assert found & unneeded == set()
 
 
 def test_the_version_is_one(inside: Command) -> None:

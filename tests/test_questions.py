@@ -13,10 +13,12 @@ from subprocess import CompletedProcess
 import pandas as pd
 import pytest
 from attngeo.commands.app import COMMANDS, SubCommand
+from plotly.graph_objects import Figure
 from support import toy as toy_of_models
 from support.messages import assert_states
 
-from attngeo.errors import ModelNotFoundError, UsageError
+from attngeo.errors import DataError, ModelNotFoundError, UsageError
+from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.lazy import resolve
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import describe_code
@@ -25,6 +27,7 @@ from attngeo.questions.frames import join_frames
 from attngeo.questions.question import Question
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace
+from attngeo.reporting.plots import plot
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.session import Session, StudyOptions
@@ -177,3 +180,26 @@ def test_a_question_about_models_is_asked_by_a_call_a_command_and_a_recipe_alike
         *((name, False) for name in MODELS),
     ]
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/tables/sizes.csv")[["size"]], rows[["size"]])
+
+
+@pytest.mark.usefixtures("size")
+def test_a_figure_of_its_rows_is_an_entry_and_drawn_from_models_and_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(rows: pd.DataFrame, options: PlotOptions) -> Figure:  # noqa: ARG001 - every kind takes options
+        return Figure(layout={"title": f"{rows['size'].dtype} of {', '.join(rows['model'].unique())}"})
+
+    spec = FigureSpec(
+        name="sizes", description="sizes", source="size", columns=("model", "stack", "layer", "size"),
+        options=("where",), draw=draw,
+    )  # fmt: skip
+    monkeypatch.setitem(FIGURES, "sizes", spec)
+    assert plot("sizes", MODELS).layout.title.text == "float64 of demo:encoder, demo:decoder"
+    named = plot("sizes", MODELS, label={"demo:encoder": "first"})
+    assert named.layout.title.text == "float64 of first, demo:decoder"
+    # A column without values would be one of texts, if nothing said what it is.
+    (tmp_path / "sizes.csv").write_text("model,stack,layer,size\nm,encoder,0,\n")
+    assert plot("sizes", tmp_path / "sizes.csv").layout.title.text == "float64 of m"
+    (tmp_path / "other.csv").write_text("model,stack,layer\nm,encoder,0\n")
+    with pytest.raises(DataError, match=r"no column 'size'.*attngeo size -o FILE"):
+        plot("sizes", tmp_path / "other.csv")

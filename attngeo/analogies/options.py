@@ -10,7 +10,7 @@ from typing import Any, Literal
 from attngeo.choices import Candidates, Case, Compose, Table
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 # Score of a candidate; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]

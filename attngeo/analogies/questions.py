@@ -14,8 +14,8 @@ from attngeo.analogies.options import GOOGLE
 from attngeo.bounds.encodings import UTF8, find_encoding
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_first
+from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import read_small_text, require_regular_file
-from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, QuestionError, UsageError, about
 

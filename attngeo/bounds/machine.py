@@ -17,6 +17,9 @@ from attngeo.errors import NotEnoughMemoryError
 GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
+# How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
+THREADS = "attngeo-open"
+
 # Fewer bytes are not checked, because a check takes longer than to allocate them.
 UNCHECKED = 1 << 28
 

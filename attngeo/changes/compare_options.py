@@ -10,7 +10,7 @@ from attngeo.attention.options import LARGEST_OFFSET, ModelReading, ReadingOptio
 from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 # The scores of each of two models, which are those that `attngeo.score` always computes.
 SCORES = ("symmetry", "directionality")
@@ -47,7 +47,7 @@ def find_circuit(column: str) -> OneCircuit | None:
 
 
 # What conditions may say of the table.
-CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS)
+CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS, counted=SCORES[0])
 
 
 class CompareOptions(SourceOptions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attngeo.attention.options import ModelReading, ReadingOptions
 from attngeo.options import COMPUTATION, INPUT, Options, option
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 # One row for each candidate.
 LINEAGE_COLUMNS = ("model", "candidate", "verdict", "related", "similarity", "p_value", "z", "layers", "note")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from attngeo.bounds.machine import THREADS
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.files import (
     ADVICE_FOR_POINTERS,
@@ -24,7 +25,6 @@ from attngeo.checkpoints.files import (
     LONGEST_POINTER,
     POINTER,
     SAFETENSORS,
-    THREADS,
     Index,
     find_checkpoint,
     is_index,

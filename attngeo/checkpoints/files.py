@@ -44,8 +44,6 @@ META_PART = re.compile(r"(?:^|/)consolidated\.(\d\d)\.pth$")
 POINTER = "version https://git-lfs.github.com/"
 LONGEST_POINTER = 1024
 ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
-# How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
-THREADS = "attngeo-open"
 # Folders inside one without a configuration that its error names.
 MOST_FOLDERS = 3
 

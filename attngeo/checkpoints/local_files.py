@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attngeo.bounds.paths import local_path
 from attngeo.checkpoints.adapter_settings import require_lora
 from attngeo.checkpoints.demos import require_demo
 from attngeo.checkpoints.files import (
@@ -19,7 +20,7 @@ from attngeo.checkpoints.files import (
     stated_weights,
     usual_names,
 )
-from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_adapter_weight
+from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, about
 
 

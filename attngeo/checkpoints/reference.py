@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attngeo.bounds.names import PATTERN
+from attngeo.bounds.paths import local_path
 from attngeo.checkpoints.demos import DEMOS
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.suggestions import did_you_mean
@@ -94,16 +95,6 @@ class ModelRef:
                 f"{text!r} is not a model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
         return cls(text, "hub", name, revision or None, file)
-
-
-def local_path(text: str | Path) -> Path:
-    """The path of `text`, with `~` expanded; it need not exist. Raises ModelNotFoundError if `text` is not a path."""
-    try:
-        path = Path(text).expanduser()
-        path.exists()  # raises if the name is too long, or if the folder must not be entered
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ModelNotFoundError(f"no such file or folder ({error})"[:220], subject=str(text)[:80]) from None
-    return path
 
 
 def is_path(text: str) -> bool:

@@ -10,7 +10,7 @@ from attngeo.attention.options import ModelReading, ReadingOptions, SourceOption
 from attngeo.choices import one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 # What a head reads with: its queries, its keys or its values.
 KINDS = ("q", "k", "v")

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from attngeo.bounds.paths import CBOW, local_path
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import local_path
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, flag_finite_rows, label_tokens
-from attngeo.embeddings.reference import CBOW, find_vectors_file
+from attngeo.embeddings.reference import find_vectors_file
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.vectors import read_vectors
 from attngeo.errors import (

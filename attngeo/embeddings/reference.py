@@ -6,28 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from attngeo.bounds.names import explain_pattern
+from attngeo.bounds.paths import CBOW, local_path
 from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.local_files import require_model
-from attngeo.checkpoints.reference import ModelRef, local_path
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import ModelNotFoundError
 
-CBOW = "cbow:"
-# Prefixes of a path: to the text of CBOW vectors, and to a table of Jigsaw's comments.
-PREFIXES = (CBOW, "jigsaw:")
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 # The first bytes of files, by which they are told apart.
 GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
-
-
-def split_prefix(text: str) -> tuple[str, str]:
-    """The prefix of a path, and the path.
-
-    >>> split_prefix("cbow:text.txt"), split_prefix("text.txt")
-    (('cbow:', 'text.txt'), ('', 'text.txt'))
-    """
-    prefix = next((prefix for prefix in PREFIXES if text.startswith(prefix)), "")
-    return prefix, text.removeprefix(prefix)
 
 
 def require_embedding(model: Any) -> None:

@@ -18,7 +18,7 @@ from attngeo.figures.fit import remove_title
 from attngeo.figures.lengths import is_on_paper, parse_length, to_pixels
 from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
-from attngeo.positions.options import KERNEL
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.studies.labels import label_option, list_named, name_models, resolve_labels
 
@@ -153,12 +153,10 @@ BESIDE = ", with the published models (Fig. 2)"
 # Options of every kind, and of those that show models.
 COMMON, OF_MODELS = ("title", "font_size"), ("label",)
 
-# Source of the rows of a figure → the command or function that makes them.
+# Source of the rows of a figure → the command or function that makes them; of others, it is the command of that name.
 SOURCES = {
-    "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
-    "positions": "attngeo positions -o FILE", "compare": "attngeo compare -o FILE",
-    "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
-    "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
+    "matrix": "attngeo score", "pretrain": "attngeo pretrain", "pairs": "attngeo gradients --pairs-output FILE",
+    "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
     "encodings": "attngeo.estimators.tabular.tabulate_encodings, or a folder of tabular fit --save",
     "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
@@ -166,20 +164,21 @@ SOURCES = {
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
 
-# Sources whose rows name models by references.
-NAMING_SOURCES = ("score", "matrix", "positions", "compare", "gradients", "pairs", "analogy", "explain")
+# Sources whose rows name models by references, besides the questions about models.
+NAMING_SOURCES = ("matrix", "pairs", "analogy", "explain")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSpec:
     """One kind of figure.
 
-    description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a key of
-    `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn from a model. options:
-    the fields of PlotOptions that it uses, besides `COMMON`. draw: a function, or the name "module:function" of one in
-    `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be "loss".
-    most_models: a report draws more models than this one by one, with a menu; None draws them all at once. beside:
-    columns of the published models that are drawn beside the rows; `where` selects these models by them.
+    description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a question
+    or a key of `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn from a
+    model. options: the fields of PlotOptions that it uses, besides `COMMON`. draw: a function, or the name
+    "module:function" of one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss:
+    whether `score` may be "loss". most_models: a report draws more models than this one by one, with a menu; None draws
+    them all at once. beside: columns of the published models that are drawn beside the rows; `where` selects these
+    models by them.
     """
 
     name: str
@@ -227,7 +226,13 @@ class FigureSpec:
     @property
     def names_models(self) -> bool:
         """Whether it shows models by their references."""
-        return self.source in NAMING_SOURCES
+        question = QUESTIONS.get(self.source)
+        return self.source in NAMING_SOURCES or (question is not None and question.is_of_models)
+
+    @property
+    def made_by(self) -> str:
+        """The command or function that makes the rows, for the advice in errors."""
+        return SOURCES.get(self.source, f"attngeo {self.source} -o FILE")
 
     @property
     def from_saved(self) -> bool:
@@ -268,6 +273,7 @@ class FigureSpec:
 
 SCORED = ("model", "stack", "layer", "head")
 CHANGED = (*SCORED, "other", "change", "cosine")
+KERNEL = tuple(f"kernel_{offset}" for offset in range(9))
 TRAINED = ("step", "stack", "layer", "head")
 WHERE = ("where",)
 FIGURES: dict[str, FigureSpec] = {

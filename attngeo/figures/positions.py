@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError
-from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.kinds import KERNEL, PlotOptions
 from attngeo.figures.maps import lay_out, room_above, stack_panels
 from attngeo.figures.style import (
     MAGNITUDE,
@@ -19,7 +19,6 @@ from attngeo.figures.style import (
     finish_figure,
     split_panels,
 )
-from attngeo.positions.options import KERNEL
 
 
 def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import GET_BROWSER, OutputError, UsageError, first_line, require_extra
+from attngeo.errors import OutputError, UsageError, first_line, require_extra
 from attngeo.figures.fit import HEIGHT, WIDTH, fit_figure
+from attngeo.figures.formats import IMAGES, check_figure, find_browser, load_browsers
 from attngeo.figures.lengths import INCH, PAPER
-from attngeo.tables.files import atomic_write, check_writable
+from attngeo.tables.files import atomic_write
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-IMAGES = (".png", ".svg", ".pdf")
-SUFFIXES = (".html", ".json", *IMAGES)
 # How the page of a white figure looks in a browser that prefers dark pages: inverted, with the same hues. An image that
 # is downloaded from it is white.
 DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
@@ -35,20 +34,6 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 # Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
-
-
-def check_figure(path: Path) -> None:
-    """Raise OutputError unless a figure can be written to `path`. Call it before the work that makes the figure."""
-    check_writable(path, SUFFIXES)
-    if path.suffix.lower() in IMAGES:
-        browser = _find_browser()
-        if browser is None or not Path(browser).is_file():
-            place = "" if browser is None else f" at {browser}, which BROWSER_PATH names"
-            raise OutputError(
-                f"a {path.suffix.lower()} image requires Chromium or Chrome, and none was found{place}: "
-                f"{GET_BROWSER}, or write .html or .json",
-                subject=path,
-            )
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -157,23 +142,10 @@ def save_images(figures: Mapping[Path, Figure]) -> None:
         raise OutputError(f"the images cannot be drawn: {_describe_failure(error)}") from error
 
 
-def _load_browsers() -> Any:
-    """The package by which kaleido finds and starts a browser."""
-    from choreographer import browsers
-
-    return browsers
-
-
-def _find_browser() -> str | None:
-    """The browser that kaleido starts: one of kaleido_get_chrome, of the variable BROWSER_PATH, or of the system."""
-    browser: str | None = _load_browsers().Chromium.find_browser(skip_local=False)
-    return browser
-
-
 def _describe_failure(error: Exception) -> str:
     """Why a browser drew nothing, in one line."""
-    if isinstance(error, _load_browsers().BrowserFailedError):
-        browser = _find_browser()
+    if isinstance(error, load_browsers().BrowserFailedError):
+        browser = find_browser()
         return f"{browser} does not start; run {browser} --version to see why, such as a missing library"
     return f"{type(error).__name__}: {first_line(error)}"
 

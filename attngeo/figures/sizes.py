@@ -26,8 +26,9 @@ from attngeo.figures.style import (
     label_of,
     role_of,
 )
+from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUARTILES, statistic, summarise
+from attngeo.scores.summary import summarise
 
 # With more stacks than this, points have neither names nor numbers.
 MOST_LABELLED = 20

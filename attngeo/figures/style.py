@@ -19,8 +19,8 @@ from plotly.colors import hex_to_rgb, sample_colorscale
 from attngeo.figures.fit import TITLE_HEIGHT, list_ticks
 from attngeo.figures.kinds import LOSS
 from attngeo.figures.names import escape_name
+from attngeo.questions.spread import QUANTILES, QUARTILES
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUANTILES, QUARTILES
 
 # From this number on, ticks are thinned out.
 MOST_TICKS = 20

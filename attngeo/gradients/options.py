@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attngeo.choices import Objective
 from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 from attngeo.scores.spec import SPREADS, score_names
 
 # Columns of the tokens that an update comes from.
@@ -37,7 +37,7 @@ def number_columns() -> tuple[str, ...]:
 
 
 # What conditions may say of the table.
-CHECKS = Checkable(number_columns, about=("model", "objective", "stack"))
+CHECKS = Checkable(number_columns, about=("model", "objective", "stack"), counted=score_names()[0])
 
 
 class GradientOptions(Options):

@@ -18,7 +18,7 @@ from attngeo.options import COMPUTATION, Options, option
 from attngeo.papers.residuals import Residuals
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 from attngeo.session import Session
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 # The largest offset of the columns of the kernel, and that among which its peak is searched.
 LAST_COLUMN, FARTHEST = 8, 64

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
+from attngeo.questions.spread import HEADS, QUARTILES, statistic
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import HEADS, QUARTILES, find_settled, spread_of, statistic, statistics
+from attngeo.scores.summary import find_settled, spread_of, statistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,9 @@ def list_curve_numbers() -> tuple[str, ...]:
 
 
 # What conditions may say of the table.
-CHECKS = Checkable(list_curve_numbers, about=("init", "objective", "seed", "stack"), last="step")
+CHECKS = Checkable(
+    list_curve_numbers, about=("init", "objective", "seed", "stack"), last="step", counted=score_names()[0]
+)
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -47,8 +47,9 @@ from attngeo.pretrain.trainer import (
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
+from attngeo.questions.spread import statistic
 from attngeo.scores.spec import default_scores, score_names
-from attngeo.scores.summary import spread_of, statistic
+from attngeo.scores.summary import spread_of
 from attngeo.studies.processes import STOPPING, catch_signals
 from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
 from attngeo.tables.read import read_results

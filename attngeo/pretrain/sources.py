@@ -26,8 +26,9 @@ import huggingface_hub
 from attngeo.bounds.encodings import CP1252, find_encoding
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_names, name_type
+from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import open_regular
-from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.checkpoints.reference import is_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.presets import IMAGE_DATA, TEXT_DATA

@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 # What one asking is about: a model, or a model and another one.
 Subject: TypeAlias = "Model | tuple[Model, Model]"
-# What the results of a content with some options depend on besides: the code, as it is when it is imported, and torch.
-VERSION = describe_code("torch")
 # What is kept about results for the store alone: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "other_content", "version")
 CONTENTS = ("content", "other_content")
@@ -152,7 +150,7 @@ def _find_record(question: Question, identities: Sequence[Identity], options: Op
     if not identities or not question.keeps:
         return None
     content = {name: identity.content for name, identity in zip(CONTENTS, identities, strict=False)}
-    content |= {"version": VERSION}
+    content |= {"version": describe_code("torch")}  # numbers depend on both
     chosen = {name: value for name, value in options if name != "memory"}  # no number depends on it
     return locate_record(
         question.keeps,

@@ -17,7 +17,7 @@ QUESTIONS = {
             "score",
             "attngeo.scores.options:ScoreOptions",
             "attngeo.scores.score:score_columns",
-            "attngeo.scores.conditions:SCORED",
+            "attngeo.scores.options:CHECKS",
             title="Attention scores",
             rows="attngeo.scores.computing:score_sites",
             keeps="scores",

@@ -14,12 +14,10 @@ from pydantic import AfterValidator, Field, create_model
 from attngeo.analogies.options import GOOGLE
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.changes.lineage_options import LINEAGE_NUMBERS
 from attngeo.checkpoints.local_files import require_model
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.lazy import resolve
 from attngeo.options import Options, option, options_of
-from attngeo.positions.options import MEASURES
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -30,10 +28,10 @@ from attngeo.pretrain.options import (
 from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.questions.asking import ask_all, join_tables, list_subjects
+from attngeo.questions.checks import list_numbers
 from attngeo.questions.frames import order_frames
 from attngeo.questions.question import Question
 from attngeo.reporting.paths import RecipePaths
-from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
@@ -183,7 +181,7 @@ def _resolve_options(options: Any, workplace: Workplace) -> Any:
 def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
     file = Path(workplace.paths.locate(path))
-    rows = read_results(file, (), "attngeo … -o FILE", numbers=(*number_columns(), *MEASURES, *LINEAGE_NUMBERS))
+    rows = read_results(file, (), "attngeo … -o FILE", numbers=list_numbers())
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
     return ResultsAnswer.of(rows)

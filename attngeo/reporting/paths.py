@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.reference import is_path, local_path, split_adapter_weight
-from attngeo.embeddings.reference import split_prefix
+from attngeo.bounds.paths import local_path, split_prefix
+from attngeo.checkpoints.reference import is_path, split_adapter_weight
 from attngeo.errors import AttnGeoError, ModelNotFoundError
 
 # Ends of the names of files that belong to a checkpoint's file beside it.

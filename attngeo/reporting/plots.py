@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo import estimators
-from attngeo.analogies.options import AnalogyOptions
 from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
-from attngeo.changes.compare_options import CHANGES
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.choices import one_of
@@ -23,17 +21,16 @@ from attngeo.errors import DataError, UsageError, about, first_line
 from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
 from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
-from attngeo.figures.kinds import FIGURES, SOURCES, FigureSize, FigureSpec, PlotOptions
+from attngeo.figures.kinds import FIGURES, FigureSize, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
-from attngeo.options import Options
-from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_all, join_tables
+from attngeo.questions.checks import list_numbers
 from attngeo.questions.frames import order_frames
+from attngeo.questions.question import Question
+from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.questions.table import QUESTIONS
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, number_columns
-from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
+from attngeo.scores.spec import SCORES
 from attngeo.session import Session
 from attngeo.studies.labels import ALL_MODELS, list_named
 from attngeo.studies.models import match_models
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
 
 # How messages call a DataFrame, which has no name.
 THE_TABLE = "the table"
-# Sources whose rows a model gives, one for each layer or head.
-OF_MODELS = ("score", "positions")
 # Columns of the experiments on tables that name a setting.
 METHOD_SETTING = ("n_c", "noise", "corr")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
@@ -104,7 +99,6 @@ def plot(  # noqa: D417 - the keywords are those of a session
         raise UsageError("there is nothing to plot, expected a model or a file of results")
     tables = read_tables(spec, sources, options, session)
     name = name_input(sources[0])
-    expected = SOURCES[spec.source]
     try:
         with about(name):
             figure = spec.make(*tables, options=options)
@@ -113,7 +107,8 @@ def plot(  # noqa: D417 - the keywords are those of a session
     except DataError:
         raise
     except (TypeError, ValueError) as error:  # a text in place of a number
-        raise DataError(f"{name} cannot be drawn ({first_line(error)}); expected the columns of {expected}") from error
+        problem = f"{name} cannot be drawn ({first_line(error)})"
+        raise DataError(f"{problem}; expected the columns of {spec.made_by}") from error
 
 
 def expand_inputs(sources: Sequence[Any], hub: HubAccess) -> list[Any]:
@@ -159,8 +154,8 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     all_models = list_named(rows)
     rows = filter_rows(rows, where, THE_TABLE).assign()
     rows.attrs[ALL_MODELS] = all_models
-    if spec.source in OF_MODELS:
-        refuse_repeated(rows)
+    if _find_question(spec) is not None:
+        refuse_repeated(rows, [name for name in IDENTITY if name in rows])  # rows of layers have no head
         beside = []
         if spec.beside:
             from attngeo.papers.saponati2025.published import published_scores
@@ -202,30 +197,46 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
     """Raise what reading the inputs would raise if one is missing, or nothing that this kind is drawn from."""
     for source in tables:
         if not is_frame(source):
-            require_results(source, SOURCES[spec.source])
+            require_results(source, spec.made_by)
     for source in others:
-        if spec.source in OF_MODELS:
-            require_model(source)
-        elif spec.source == "analogy":
+        if spec.source == "analogy":
             require_embedding(source)
+        elif _find_question(spec) is not None:
+            require_model(source)
         elif spec.source == "pretrain":
-            require_results(_find_curves(source, spec), SOURCES[spec.source])
+            require_results(_find_curves(source, spec), spec.made_by)
         elif is_single and spec.from_saved and Path(str(source)).is_dir():
             if spec.source == "encodings":
                 require_saved(source, TABULAR)
             else:
                 require_saved(source, EFA, ("", *PARTS))
         else:
-            expected = f"expected a file of {SOURCES[spec.source]}"
+            expected = f"expected a file of {spec.made_by}"
             raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, {expected}")
 
 
-def _ask_models(name: str, models: Sequence[Any], options: Options, session: Session) -> list[pd.DataFrame]:
+def _find_question(spec: FigureSpec) -> Question | None:
+    """The question about models whose table a kind is drawn from; None for other tables."""
+    question = QUESTIONS.get(spec.source)
+    if question is None or len(question.subjects) > 1:
+        return None
+    return question if question.rows is not None or question.join is not None else None
+
+
+def _ask_models(
+    question: Question, models: Sequence[Any], options: PlotOptions, session: Session
+) -> list[pd.DataFrame]:
     """The tables of a question about some models. Raises the error of the first one that fails."""
-    question = QUESTIONS[name]
-    outcomes = require_all(ask_all(question, models, session, options=options))
+    options_class = question.make_options_class()
+    chosen: dict[str, Any] = {}
+    if "per_head" in options_class.model_fields:
+        chosen["per_head"] = True
+    if "scores" in options_class.model_fields and options.score in SCORES:
+        chosen["scores"] = [options.score]
+    asked = options_class(**chosen)
+    outcomes = require_all(ask_all(question, models, session, options=asked))
     frames = order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
-    return join_tables(question, frames, options=options)
+    return join_tables(question, frames, options=asked)
 
 
 def _read_inputs(
@@ -237,14 +248,9 @@ def _read_inputs(
         raise UsageError(
             "files and models cannot be mixed: models are compared on common questions; give only one kind"
         )
-    if others and spec.source == "score":
-        scores = [options.score] if options.score in SCORES else []
-        asked = ScoreOptions(per_head=True, scores=scores)
-        frames += _ask_models("score", others, asked, session)
-    elif others and spec.source == "positions":
-        frames += _ask_models("positions", others, PositionOptions(), session)
-    elif others and spec.source == "analogy":
-        frames = _ask_models("analogy", others, AnalogyOptions(), session)
+    question = _find_question(spec)
+    if others and question is not None:
+        frames += _ask_models(question, others, options, session)
     else:
         for source in others:
             is_training = spec.source == "pretrain"
@@ -262,12 +268,11 @@ def _read_inputs(
 
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:
     """The rows of a file or a DataFrame, with the columns that the kind requires."""
-    made_by = SOURCES[spec.source]
     columns = spec.required_columns(options)
     if is_frame(source):
-        rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
+        rows = require_columns(source, columns, THE_TABLE, spec.made_by.removesuffix(" -o FILE"))
     else:
-        rows = read_results(source, columns, made_by, numbers=(*number_columns(), *MEASURES, *CHANGES))
+        rows = read_results(source, columns, spec.made_by, numbers=list_numbers())
     return _name_run(rows, source) if spec.source == "pretrain" else rows
 
 

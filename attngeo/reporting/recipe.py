@@ -26,11 +26,12 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError, first_li
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.lazy import resolve
 from attngeo.options import Options, explain, first_problem
+from attngeo.questions.checks import join_checks, parse_condition
+from attngeo.questions.conditions import Checkable
 from attngeo.questions.question import Question
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
-from attngeo.scores.conditions import Checkable, join_checks, parse_condition
 from attngeo.scores.spec import SCORES
 from attngeo.studies.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column

@@ -27,6 +27,7 @@ from attngeo.figures.save import save_images
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
+from attngeo.questions.conditions import Outcome
 from attngeo.reporting.answers import Workplace
 from attngeo.reporting.paths import RecipePaths, list_texts, name_path
 from attngeo.reporting.recipe import RecipeFile, RecipeLocation, name_location, read_recipe
@@ -43,7 +44,6 @@ from attngeo.reporting.results import (
     remove_parts,
     run_check,
 )
-from attngeo.scores.conditions import Outcome
 from attngeo.session import Session, StudyOptions
 from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table

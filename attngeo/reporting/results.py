@@ -20,6 +20,9 @@ from attngeo.bounds.disks import fold_name, free_name, name_files
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.provenance import digest_code, software
+from attngeo.questions.checks import find_checks, parse_condition
+from attngeo.questions.conditions import Outcome
+from attngeo.questions.rows import CIRCUIT
 from attngeo.questions.table import VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace, answer as answer_question
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
@@ -34,9 +37,7 @@ from attngeo.reporting.recipe import (
     TableBlock,
     is_among,
 )
-from attngeo.scores.conditions import Outcome, find_checks, parse_condition
 from attngeo.scores.spec import SCORES, score_names
-from attngeo.scores.summary import CIRCUIT
 from attngeo.studies.labels import list_named, name_models, resolve_labels
 from attngeo.studies.models import list_models
 from attngeo.tables.files import atomic_write

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 from markupsafe import Markup, escape
 
-from attngeo.scores.summary import IDENTITY
+from attngeo.questions.rows import IDENTITY
 
 # The width between the margins of the page, in points.
 WIDTH = 527

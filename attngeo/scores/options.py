@@ -12,10 +12,20 @@ from attngeo.attention.options import ModelReading, ReadingOptions
 from attngeo.choices import PARTS_OF, Circuit, Convention, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, Options, option
-from attngeo.scores.spec import SCORES
+from attngeo.questions.conditions import Checkable
+from attngeo.scores.spec import SCORES, number_columns, score_names
 
 # In place of the names of all scores.
 ALL = "all"
+
+
+def checked_columns() -> tuple[str, ...]:
+    """The columns of numbers in a table of scores, which conditions may name."""
+    return (*number_columns(), "frobenius_norm", "d_model", "head_dim")
+
+
+# What conditions may say of the table.
+CHECKS = Checkable(checked_columns, sizes=("parameters",), has_baseline=True, counted=score_names()[0])
 
 
 def parse_scores(names: Any) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ Each statistic has one name: `symmetry_median` is over whole layers, `heads_symm
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import DataError
+from attngeo.questions.rows import IDENTITY, name_circuits, refuse_repeated
+from attngeo.questions.spread import QUANTILES, QUARTILES, statistic
 from attngeo.scores.options import parse_scores
 from attngeo.scores.spec import score_names, scores_in
 from attngeo.tables.read import require_columns
@@ -18,27 +19,8 @@ from attngeo.tables.read import require_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-# Statistic → the quantile that it is.
-QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
-QUARTILES = ("lower", "median", "upper")
-SPREAD = (*QUARTILES, "max")
 # A curve has settled where it stays within this share of its last value.
 SETTLED = 0.1
-HEADS = "heads_"
-PLACE = ("layer", "head")
-IDENTITY = ("model", "stack", *PLACE)
-# Which matrix of a head a row is about; tables of W_qk alone lack it.
-CIRCUIT = "circuit"
-
-
-def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
-    """The name of a statistic: a quantile of a score over layers, or over heads.
-
-    >>> statistic("symmetry", "median"), statistic("symmetry", "max", heads=True)
-    ('symmetry_median', 'heads_symmetry_max')
-    """
-    prefix = HEADS if heads else ""
-    return f"{prefix}{score}_{quantile}"
 
 
 def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
@@ -53,21 +35,6 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
     over_layers = [statistic(score, quantile) for score, quantile in named]
     over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
     return over_layers + over_heads
-
-
-def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
-
-    Rows that do not say of which circuit they are stay as they are, and so do stacks that are named already. To split
-    such a table into stacks splits it into circuits, too.
-    """
-    if CIRCUIT not in rows:
-        return rows
-    ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
-    stacks = []
-    for stack, circuit in zip(ordered["stack"].astype("str"), ordered[CIRCUIT].astype("str"), strict=True):
-        stacks.append(stack if stack.endswith(f" {circuit}") else f"{stack} {circuit}")
-    return ordered.assign(stack=stacks)
 
 
 def summary_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
@@ -113,22 +80,6 @@ def find_settled(values: pd.Series) -> Any:
     is_near = (values - last).abs() <= SETTLED * abs(last)
     stays_near = is_near[::-1].cummin()
     return stays_near[stays_near].index[-1]
-
-
-def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> None:
-    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file.
-
-    identity: the columns that tell rows apart.
-    """
-    rows = name_circuits(rows)
-    repeated = rows.duplicated([*identity])
-    if repeated.any():
-        row = rows[repeated].iloc[0]
-        model, *others = (str(row[name]) for name in identity if name not in PLACE)
-        raise DataError(
-            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give a model once, "
-            "or select rows with where, for example those with one note"
-        )
 
 
 def split_stacks(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -180,42 +131,6 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
     frame.attrs = {**rows.attrs, "title": "Attention scores, summarised"}
     return frame
-
-
-def spread_columns(columns: Sequence[str], keys: Sequence[str] = ("model", "stack")) -> tuple[str, ...]:
-    """The columns of `summarise_columns`."""
-    spread = [statistic(column, quantile) for column in columns for quantile in SPREAD]
-    of_heads = [statistic(column, quantile, heads=True) for column in columns for quantile in SPREAD]
-    return (*keys, "layers", "heads", *spread, *of_heads)
-
-
-def summarise_columns(
-    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str] = ("model", "stack")
-) -> pd.DataFrame:
-    """Quartiles and maximum of columns of numbers over the layers, and over the heads, of each stack: one row each.
-
-    Args:
-        rows: a row for each layer (without `head`) or head.
-        columns: what is summarised.
-        keys: the columns that tell stacks apart.
-
-    Returns:
-        The columns `spread_columns(columns, keys)`; a statistic is missing if there is nothing to summarise.
-    """
-    summaries = []
-    for names, members in name_circuits(rows).groupby([*keys], sort=False):
-        is_head = members["head"].notna()
-        summary = dict(zip(keys, names, strict=True)) | {
-            "layers": members["layer"].nunique(),
-            "heads": int(is_head.sum()),
-        }
-        for heads, kept in ((False, members[~is_head]), (True, members[is_head])):
-            for column in columns:
-                values = kept[column].astype("float64")
-                for quantile in SPREAD:
-                    summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
-        summaries.append(summary)
-    return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
 
 
 def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import DataError
+from attngeo.questions.rows import IDENTITY, name_circuits
 from attngeo.scores.spec import SCORES, ScoreSpec, scores_in
-from attngeo.scores.summary import IDENTITY, name_circuits
 from attngeo.studies.steps import TrainingStep, split_step
 from attngeo.tables.read import require_columns
 

@@ -10,10 +10,11 @@ from glob import glob
 from pathlib import Path
 
 from attngeo.bounds.names import PATTERN, list_names
+from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.files import ADAPTER, is_weights
-from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef, local_path
+from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef
 from attngeo.checkpoints.repositories import find_repository
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.machine import THREADS
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.files import (
     ADAPTER,
     ADAPTER_FILES,
     GGUF,
     SHARD,
-    THREADS,
     is_index,
     read_config,
     read_index,

@@ -14,7 +14,7 @@ from support import full_disk
 from support.messages import assert_states
 
 from attngeo.errors import OutputError
-from attngeo.figures.save import SUFFIXES as FIGURES
+from attngeo.figures.formats import SUFFIXES as FIGURES
 from attngeo.tables.write import SUFFIXES as TABLES
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from attngeo.commands import study
+from attngeo.commands import asking
 from conftest import Command
 from support.checkpoints import CONFIG, link_many, weights, write_config, write_single
 from support.messages import assert_fails, assert_states
@@ -269,7 +269,7 @@ def test_a_model_that_cannot_be_read(
 def test_an_interrupt_leaves_the_old_file(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the layers of the second model."""
     begun: list[str] = []
-    real = study.ask
+    real = asking.ask
 
     def interrupt(question: Any, model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
         begun.append(str(model))
@@ -277,7 +277,7 @@ def test_an_interrupt_leaves_the_old_file(inside: Command, tmp_path: Path, monke
             signal.raise_signal(signal.SIGINT)
         return real(question, model, *arguments, **options)
 
-    monkeypatch.setattr(study, "ask", interrupt)
+    monkeypatch.setattr(asking, "ask", interrupt)
     output = tmp_path / "t.csv"
     output.write_text("old")
     run = inside("score", "demo:encoder", "demo:decoder", "demo:minilm", "-o", output)

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from attngeo.commands import study
+from attngeo.commands import asking
 from attngeo.commands.app import COMMANDS, load_command
 from attngeo.commands.tables import NARROWEST
 from support.messages import assert_fails, assert_states
@@ -408,7 +408,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
     inside: Command, monkeypatch: pytest.MonkeyPatch, swallowed: bool
 ) -> None:
     """As the import of numpy does."""
-    real = study.ask
+    real = asking.ask
 
     def swallow(*arguments: Any, **options: Any) -> Any:
         with contextlib.suppress(KeyboardInterrupt):
@@ -421,7 +421,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
         except KeyboardInterrupt:
             raise AttributeError("module 'numpy' has no attribute 'void'") from None
 
-    monkeypatch.setattr(study, "ask", swallow if swallowed else convert)
+    monkeypatch.setattr(asking, "ask", swallow if swallowed else convert)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -449,7 +449,7 @@ def test_the_end_that_the_system_asks_for_leaves_no_unfinished_file(
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 def test_a_signal_that_is_ignored_stays_so(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """As SIGHUP under nohup."""
-    real = study.ask
+    real = asking.ask
     requests: list[bool] = []
 
     def hang_up(*arguments: Any, **options: Any) -> Any:
@@ -458,7 +458,7 @@ def test_a_signal_that_is_ignored_stays_so(inside: Command, monkeypatch: pytest.
         signal.raise_signal(signal.SIGHUP)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(study, "ask", hang_up)
+    monkeypatch.setattr(asking, "ask", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         done = inside("score", "demo:encoder")
@@ -480,7 +480,7 @@ def test_an_interrupt_that_python_drops_ends_a_wait(inside: Command, monkeypatch
         threading.Event().wait(60)
         pytest.fail("the wait did not end")
 
-    monkeypatch.setattr(study, "ask", wait)
+    monkeypatch.setattr(asking, "ask", wait)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -507,7 +507,7 @@ def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch
     def broken(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(study, "ask", broken)
+    monkeypatch.setattr(asking, "ask", broken)
     assert_fails(inside("score", "demo:encoder"), NetworkError.exit_code, "Broken pipe")
 
 

@@ -10,6 +10,7 @@ from attngeo.errors import UsageError
 from attngeo.figures.fit import NO_TITLE, PANEL_TITLE_HEIGHT, fit_figure
 from attngeo.figures.kinds import FIGURES, LOSS, SOURCES, FigureSpec, PlotOptions, drawable_scores
 from attngeo.options import options_of
+from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.plots import plot
 from attngeo.scores.spec import SCORES, score_names
 
@@ -17,7 +18,7 @@ from attngeo.scores.spec import SCORES, score_names
 @pytest.mark.parametrize("spec", FIGURES.values(), ids=lambda spec: spec.name)
 def test_every_kind_uses_options_and_frames_that_exist(spec: FigureSpec) -> None:
     assert set(spec.options) <= set(options_of(PlotOptions))
-    assert spec.source in SOURCES
+    assert spec.source in SOURCES or spec.source in QUESTIONS
     assert "{" not in spec.describe()
     assert set(spec.scores) <= set(drawable_scores())
 

@@ -9,8 +9,8 @@ from support.toy_score import TOY, add_toy_score
 
 import attngeo
 from attngeo.geometry.forms import Form, form_statistics
-from attngeo.scores.conditions import Condition
-from attngeo.scores.options import ScoreOptions
+from attngeo.questions.conditions import Condition
+from attngeo.scores.options import CHECKS, ScoreOptions
 from attngeo.scores.score import score_columns
 from attngeo.scores.spec import SCORES, ScoreSpec
 from attngeo.scores.summary import statistics
@@ -31,7 +31,7 @@ def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) 
     heads = frame.loc[frame["head"].notna(), toy.name]
     assert summary["toy_median"].item() == layers.median()
     assert summary["heads_toy_max"].item() == heads.max()
-    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(frame))
+    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1", CHECKS).outcomes(frame))
     assert outcome.holds
     assert outcome.values["toy.median"] == layers.median()
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attngeo.commands.asking import ask_models
 from attngeo.commands.declare import with_options
-from attngeo.commands.outputs import ModelOutputs, Verbosity
-from attngeo.commands.study import Models, ask_models, deliver, list_all
+from attngeo.commands.models import ModelOutputs, Models, list_all
+from attngeo.commands.outputs import Verbosity
+from attngeo.commands.study import deliver
 from attngeo.commands.tables import print_frame
 
 from attngeo.attention.opened import Attention
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.options import COMPUTATION, option
+from attngeo.questions.conditions import Checkable
 from attngeo.questions.frames import join_frames
 from attngeo.questions.making import Making
 from attngeo.questions.question import Question
 from attngeo.questions.table import FORM
-from attngeo.scores.conditions import Checkable
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 COLUMNS = ("model", "stack", "layer", "size", "note")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
 from attngeo.pretrain.curves import summarise_runs
+from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import QUARTILES, statistic, statistics, summarise
+from attngeo.scores.summary import statistics, summarise
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,8 @@ import pandas as pd
 
 from attngeo.analogies.options import GOOGLE, ExplainOptions
 from attngeo.analogies.questions import Question, as_questions
+from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
-from attngeo.checkpoints.reference import local_path
 from attngeo.errors import DataError, DataUnavailableError, QuestionError, about
 from attngeo.keywords import takes
 from attngeo.papers.wibisono2023.corpus import (

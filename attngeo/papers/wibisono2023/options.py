@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.reference import local_path
+from attngeo.bounds.paths import local_path
 from attngeo.choices import real, whole
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, check_methods, methods_option

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from attngeo.estimators.tabular.options import OURS
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from attngeo.choices import one_of, whole
 from attngeo.errors import PROJECT_FILES, DataUnavailableError, UsageError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
-from attngeo.scores.conditions import Checkable
+from attngeo.questions.conditions import Checkable
 
 Models = Literal["efa", "fm", "both"]
 Directions = Literal["bi", "uni", "both"]

@@ -12,8 +12,9 @@ from support.messages import assert_states, refuses
 
 import attngeo
 from attngeo.errors import DataError, UsageError
-from attngeo.scores.conditions import Checkable, Condition, Outcome
-from attngeo.scores.summary import QUANTILES
+from attngeo.questions.conditions import Checkable, Condition, Outcome
+from attngeo.questions.spread import QUANTILES
+from attngeo.scores.options import CHECKS as SCORED
 
 VALUES = {
     "symmetry.median": 0.5,
@@ -40,7 +41,7 @@ VALUES = {
     ],
 )
 def test_what_conditions_mean(expression: str, holds: bool) -> None:
-    assert Condition(expression).holds(VALUES) is holds
+    assert Condition(expression, SCORED).holds(VALUES) is holds
 
 
 @pytest.mark.parametrize(
@@ -95,17 +96,17 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
 )
 def test_anything_else_is_refused_in_one_line_that_names_it(expression: str, fact: str) -> None:
     with pytest.raises(UsageError, match=re.escape(fact)) as error:
-        Condition(expression)
+        Condition(expression, SCORED)
     assert "\n" not in str(error.value)
 
 
 def test_missing_values_hold_nothing_and_fail() -> None:
     frame = attngeo.score("demo:minilm", layers=[0])  # no heads
-    outcome = next(Condition("heads.symmetry.median > -2").outcomes(frame))
+    outcome = next(Condition("heads.symmetry.median > -2", SCORED).outcomes(frame))
     assert (outcome.holds, outcome.failed) == (None, True)
     assert outcome.reason.startswith("heads.symmetry.median is ")
     assert "cannot be evaluated" not in outcome.reason  # the note says what is missing
-    half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1").outcomes(frame))
+    half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1", SCORED).outcomes(frame))
     assert (half.holds, half.failed) == (None, True)
 
 
@@ -115,27 +116,27 @@ def test_missing_values_hold_nothing_and_fail() -> None:
 )
 def test_what_gives_no_number_fails(expression: str) -> None:
     """A division by zero lets no model slip by, whatever else the condition says, and in whatever order."""
-    assert Condition(expression).holds(VALUES) is None
+    assert Condition(expression, SCORED).holds(VALUES) is None
     outcome = Outcome(expression, "org/name", "encoder", None, {"layers": 6.0})
     assert outcome.failed
     assert outcome.reason == "layers is 6, so the condition cannot be evaluated"
 
 
 def test_a_condition_may_divide_by_the_difference_of_two_names() -> None:
-    assert Condition("1/(layers - symmetry.median) > 0").holds(VALUES) is True
+    assert Condition("1/(layers - symmetry.median) > 0", SCORED).holds(VALUES) is True
 
 
 def test_infinities_are_compared() -> None:
-    assert Condition("1e299*1e299 > -1e299*1e299*layers").holds(VALUES) is True
+    assert Condition("1e299*1e299 > -1e299*1e299*layers", SCORED).holds(VALUES) is True
 
 
 def test_names_are_listed_once() -> None:
-    assert [*Condition("layers > 1 and layers < heads and layers < 9").quantities] == ["layers", "heads"]
+    assert [*Condition("layers > 1 and layers < heads and layers < 9", SCORED).quantities] == ["layers", "heads"]
 
 
 def test_outcomes_are_of_each_stack_of_each_model() -> None:
     rows = attngeo.score("demo:minilm", per_head=True)
-    outcome = next(Condition("symmetry.median > 0.4 and layers == 6 and heads == 72").outcomes(rows))
+    outcome = next(Condition("symmetry.median > 0.4 and layers == 6 and heads == 72", SCORED).outcomes(rows))
     assert (outcome.model, outcome.stack, outcome.failed) == ("demo:minilm", "encoder", True)
     assert outcome.values["symmetry.median"] == pytest.approx(rows[rows["head"].isna()]["symmetry"].median())
     assert list(outcome.values) == ["symmetry.median", "layers", "heads"]
@@ -149,12 +150,12 @@ def test_every_column_of_numbers_can_be_checked_by_every_statistic(column: str) 
     for over, values in (("layers", rows[~is_head][column]), ("heads", rows[is_head][column])):
         numbers = values.to_numpy(float)
         expected = {name: np.quantile(numbers, share) for name, share in QUANTILES.items()} | {"mean": numbers.mean()}
-        condition = Condition(" or ".join(f"{over}.{column}.{name} < 0" for name in expected))
+        condition = Condition(" or ".join(f"{over}.{column}.{name} < 0" for name in expected), SCORED)
         (outcome,) = condition.outcomes(rows)
         assert [*outcome.values.values()] == pytest.approx([*expected.values()])
 
 
-MOVED = Condition("abs(symmetry.median - baseline.symmetry.median) > 0.05")
+MOVED = Condition("abs(symmetry.median - baseline.symmetry.median) > 0.05", SCORED)
 
 
 def test_a_baseline_is_that_of_the_same_model_and_stack() -> None:
@@ -181,11 +182,11 @@ def test_the_only_model_is_compared_with_the_only_one_of_the_baseline() -> None:
     baseline = rows.assign(model="./run-1", symmetry=rows["symmetry"] - 0.1)
     (outcome,) = MOVED.outcomes(rows, baseline)
     assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "the baseline is of ./run-1")
-    (same,) = Condition("symmetry.median < 0").outcomes(rows, baseline)
+    (same,) = Condition("symmetry.median < 0", SCORED).outcomes(rows, baseline)
     assert same.note == ""
     with refuses(UsageError, "stack", "encoder", "demo:encoder", "other"):
         [*MOVED.outcomes(rows, baseline.assign(stack="other"))]
-    (unaffected,) = Condition("layers < 1").outcomes(rows, baseline.assign(stack="other"))
+    (unaffected,) = Condition("layers < 1", SCORED).outcomes(rows, baseline.assign(stack="other"))
     assert not unaffected.failed
     with refuses(UsageError, "baseline", MOVED.expression):
         [*MOVED.outcomes(rows)]
@@ -226,7 +227,7 @@ def test_unknown_names_are_answered_with_those_of_the_table() -> None:
 
 def test_a_column_that_an_older_file_lacks_is_missing() -> None:
     rows = attngeo.score("demo:encoder").drop(columns="symmetry_z")
-    (outcome,) = Condition("symmetry_z.mean > 0").outcomes(rows)
+    (outcome,) = Condition("symmetry_z.mean > 0", SCORED).outcomes(rows)
     assert (outcome.holds, outcome.failed) == (None, True)
 
 
@@ -236,7 +237,7 @@ def test_a_check_says_what_has_no_value() -> None:
     baseline = rows.copy()
     baseline.loc[rows["head"].isna() & rows["layer"].eq(1), "directionality"] = math.nan
     rows.loc[is_first_head, "symmetry"] = math.nan
-    condition = Condition("heads.symmetry.min < -1 or directionality.max > baseline.directionality.max + 5")
+    condition = Condition("heads.symmetry.min < -1 or directionality.max > baseline.directionality.max + 5", SCORED)
     (outcome,) = condition.outcomes(rows, baseline)
     assert outcome.failed  # a layer of the baseline has none
     assert outcome.note == "3 of 12 heads have no symmetry; 1 of 3 layers have no directionality in the baseline"
@@ -250,29 +251,29 @@ def test_a_layer_without_a_value_beside_others_fails() -> None:
     first = rows[layers].index[0]
     broken = rows.assign(symmetry=rows["symmetry"].where(rows.index != first))
     for condition in ("symmetry.median > 9", "heads.symmetry.median > 9"):
-        assert not any(outcome.failed for outcome in Condition(condition).outcomes(rows))
-        assert [outcome.failed for outcome in Condition(condition).outcomes(broken)].count(True) == 1
+        assert not any(outcome.failed for outcome in Condition(condition, SCORED).outcomes(rows))
+        assert [outcome.failed for outcome in Condition(condition, SCORED).outcomes(broken)].count(True) == 1
     of_heads = rows.assign(symmetry=rows["symmetry"].where(rows.index != rows[~layers].index[0]))
-    assert not any(outcome.failed for outcome in Condition("heads.symmetry.median > 9").outcomes(of_heads))
+    assert not any(outcome.failed for outcome in Condition("heads.symmetry.median > 9", SCORED).outcomes(of_heads))
 
 
 def test_a_baseline_without_heads_is_refused_by_conditions_on_heads() -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     last = rows.index[rows["head"].notna()][-1]
     for expression in ("heads.symmetry.max > baseline.heads.symmetry.max", "heads < baseline.heads"):
-        condition = Condition(expression)
+        condition = Condition(expression, SCORED)
         with refuses(UsageError, "the baseline has 0 heads", "encoder", "--per-head"):
             [*condition.outcomes(rows, rows[rows["head"].isna()])]
         with refuses(UsageError, "the baseline has 11 heads", "lacks 1"):
             [*condition.outcomes(rows, rows.drop(index=last))]
         assert not any(outcome.failed for outcome in condition.outcomes(rows, rows))
-    of_layers = Condition("symmetry.median < baseline.symmetry.median")
+    of_layers = Condition("symmetry.median < baseline.symmetry.median", SCORED)
     assert not any(outcome.failed for outcome in of_layers.outcomes(rows, rows[rows["head"].isna()]))
 
 
 def test_a_baseline_of_other_layers_is_refused_and_one_with_other_notes_is_noted() -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
-    condition = Condition("symmetry.median < baseline.symmetry.median")
+    condition = Condition("symmetry.median < baseline.symmetry.median", SCORED)
     with refuses(UsageError, "layer 0", "the baseline has layer"):
         list(condition.outcomes(rows, rows[rows["layer"] == 0]))
     (outcome, *_) = condition.outcomes(rows, rows.assign(note="published convention"))
@@ -281,4 +282,4 @@ def test_a_baseline_of_other_layers_is_refused_and_one_with_other_notes_is_noted
 
 def test_a_single_equal_sign_is_named() -> None:
     with refuses(UsageError, "=="):
-        Condition("symmetry.median = 0.2")
+        Condition("symmetry.median = 0.2", SCORED)

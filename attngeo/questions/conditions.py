@@ -21,10 +21,8 @@ from attngeo.choices import ALIKE
 from attngeo.errors import DataError, UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.lazy import Columns, resolve_columns
-from attngeo.questions.question import Question
-from attngeo.questions.table import QUESTIONS
-from attngeo.scores.spec import number_columns, score_names
-from attngeo.scores.summary import PLACE, QUANTILES, name_circuits, refuse_repeated
+from attngeo.questions.rows import PLACE, name_circuits, refuse_repeated
+from attngeo.questions.spread import QUANTILES
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
@@ -56,11 +54,6 @@ SINGLE_EQUAL = re.compile(r"(?<![<>=!])=(?!=)")
 FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
-def checked_columns() -> tuple[str, ...]:
-    """The columns of numbers in a table of scores, which conditions may name."""
-    return (*number_columns(), "frobenius_norm", "d_model", "head_dim")
-
-
 class Subject(NamedTuple):
     """What a check is about: a model and its stack, or what else the columns name that tell rows apart."""
 
@@ -81,6 +74,7 @@ class Checkable:
         last: the column of which each check takes the rows with the largest value alone; "" for all rows.
         has_baseline: whether conditions may compare with an earlier table.
         of_heads: the columns that whole layers do not have, or their name as above.
+        counted: the column that a row must have a value of to be counted; "" for any of the numbers.
     """
 
     columns: str | Columns
@@ -90,6 +84,7 @@ class Checkable:
     last: str = ""
     has_baseline: bool = False
     of_heads: str | Columns = ()
+    counted: str = ""
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -103,9 +98,8 @@ class Checkable:
 
     @property
     def _counted(self) -> tuple[str, ...]:
-        """A row counts if it has one of these: the first score, or in tables without it any number."""
-        first_score = score_names()[0]
-        return (first_score,) if first_score in self.numbers else self.numbers
+        """A row counts if it has one of these."""
+        return (self.counted,) if self.counted in self.numbers else self.numbers
 
     def limit(self, columns: Collection[str]) -> Checkable:
         """The same without the numbers that are none of these columns."""
@@ -166,10 +160,6 @@ def _label(values: pd.Series[Any]) -> str:
     return value if isinstance(value, str) else f"{values.name} {value}"
 
 
-# The table of `attngeo.score`.
-SCORED = Checkable(checked_columns, sizes=("parameters",), has_baseline=True)
-
-
 class Quantity(NamedTuple):
     """What a name in a condition stands for: a statistic of a column, or a count.
 
@@ -185,7 +175,7 @@ class Quantity(NamedTuple):
     def parse(cls, name: str, table: Checkable) -> Quantity:
         """The quantity of a name such as heads.symmetry.max or baseline.layers. Raises UsageError for another name.
 
-        >>> Quantity.parse("heads.symmetry.max", SCORED)
+        >>> Quantity.parse("heads.symmetry.max", Checkable(["symmetry"]))
         Quantity(column='symmetry', statistic='max', over='heads', of_baseline=False)
         """
         of_baseline = name.startswith(f"{BASELINE}.")
@@ -311,14 +301,13 @@ class Condition:
     It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
     baseline.symmetry.median, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
 
-    table: what it may name, by default what a table of scores has. quantities: what each name in it stands for, in
-    their order.
+    table: what it may name. quantities: what each name in it stands for, in their order.
 
-    >>> [*Condition("symmetry.median < 0.2 and abs(directionality.median) > 0.1").quantities]
-    ['symmetry.median', 'directionality.median']
+    >>> [*Condition("z.median < 0.2 and abs(heads.z.max) > 0.1", Checkable(["z"])).quantities]
+    ['z.median', 'heads.z.max']
     """
 
-    def __init__(self, expression: str, table: Checkable = SCORED) -> None:
+    def __init__(self, expression: str, table: Checkable) -> None:
         self.expression = expression
         self.table = table
         self.quantities: dict[str, Quantity] = {}
@@ -533,58 +522,3 @@ def _source(node: ast.AST) -> str:
 
 def _format(value: float) -> str:
     return "missing" if math.isnan(value) else f"{value:.6g}"
-
-
-def parse_condition(expression: str, checks: Checkable) -> Condition:
-    """A condition on a table. Raises UsageError, which names the other questions whose tables have what it names."""
-    try:
-        return Condition(expression, checks)
-    except UsageError as error:
-        others = [name for name, question in QUESTIONS.items() if _knows(question, expression, checks)]
-        advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
-        raise UsageError(f"{error}{advice}") from None
-
-
-def _knows(question: Question, expression: str, refused: Checkable) -> bool:
-    """Whether this is a condition on the table of a question, other than the table that has refused it."""
-    checks = question.find_checks()
-    if checks is None or checks.limit(refused.numbers) == refused.limit(refused.numbers):
-        return False
-    try:
-        Condition(expression, checks)
-    except UsageError:
-        return False
-    return True
-
-
-def join_checks() -> Checkable:
-    """What conditions may say of a table that is not read yet: all that they may say of the table of any question."""
-    known = [checks for question in QUESTIONS.values() if (checks := question.find_checks()) is not None]
-    numbers = [column for checks in known for column in checks.numbers]
-    units = [unit for checks in known for unit in checks.units]
-    sizes = [size for checks in known for size in checks.sizes]
-    return Checkable(
-        tuple(dict.fromkeys(numbers)), units=tuple(dict.fromkeys(units)), sizes=tuple(dict.fromkeys(sizes))
-    )
-
-
-def find_checks(columns: Iterable[str]) -> Checkable:
-    """What conditions may say of a table with these columns, which attngeo wrote for some question.
-
-    That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
-    """
-    given = {*columns}
-    nearest: Checkable | None = None
-    fewest = (len(given), 0)
-    for question in QUESTIONS.values():
-        known = {*(question.list_columns() or ())}
-        distance = (len(given - known), len(known - given))
-        checks = question.find_checks()
-        if checks is not None and given.issuperset(checks.about) and distance < fewest:
-            nearest = checks
-            fewest = distance
-    if nearest is None:
-        checked = [name for name, question in QUESTIONS.items() if question.find_checks() is not None]
-        problem = f"its columns are {list_names(sorted(given))}, for which there are no checks"
-        raise DataError(f"{problem}; tables of these commands have some: {', '.join(checked)}")
-    return nearest

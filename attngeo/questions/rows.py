@@ -1,0 +1,47 @@
+"""Rows about layers and heads: the columns that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attngeo.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACE = ("layer", "head")
+IDENTITY = ("model", "stack", *PLACE)
+# Which matrix of a head a row is about; tables of W_qk alone lack it.
+CIRCUIT = "circuit"
+
+
+def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
+
+    Rows that do not say of which circuit they are stay as they are, and so do stacks that are named already. To split
+    such a table into stacks splits it into circuits, too.
+    """
+    if CIRCUIT not in rows:
+        return rows
+    ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
+    stacks = []
+    for stack, circuit in zip(ordered["stack"].astype("str"), ordered[CIRCUIT].astype("str"), strict=True):
+        stacks.append(stack if stack.endswith(f" {circuit}") else f"{stack} {circuit}")
+    return ordered.assign(stack=stacks)
+
+
+def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> None:
+    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file.
+
+    identity: the columns that tell rows apart.
+    """
+    rows = name_circuits(rows)
+    repeated = rows.duplicated([*identity])
+    if repeated.any():
+        row = rows[repeated].iloc[0]
+        model, *others = (str(row[name]) for name in identity if name not in PLACE)
+        raise DataError(
+            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give a model once, "
+            "or select rows with where, for example those with one note"
+        )
