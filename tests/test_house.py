@@ -117,8 +117,8 @@ LOOKS = {
     ("attngeo.pretrain.models", "str(error)"): "the lines of a message of transformers become one",
     ("attngeo.pretrain.text_formats", "str(error)"): "json repeats the place in its message",
     ("attngeo.schemas", "problem['msg']"): "pydantic says what it expected by its message alone",
-    ("attngeo.scores.conditions", "earlier_notes"): "the notes in the file of a baseline alone tell its options",
-    ("attngeo.scores.conditions", "notes"): "the notes in the file of a baseline alone tell its options",
+    ("attngeo.questions.conditions", "earlier_notes"): "the notes in the file of a baseline alone tell its options",
+    ("attngeo.questions.conditions", "notes"): "the notes in the file of a baseline alone tell its options",
     ("attngeo.studies.cluster", "str(warning.message)"): "the lines of a warning of Dask become one",
 }  # fmt: skip
 
