@@ -92,7 +92,7 @@ def read_own_table(
 
     Args:
         path: the file.
-        missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
+        missing: texts that are missing cells, as `list_missing` reads them.
         texts: columns of a text file that are texts, even if all look like numbers.
         codes: columns of a text file that are texts if they look like booleans.
         named: further columns that are needed, which are no lists.
@@ -556,9 +556,16 @@ def _find_undecodable(path: Path) -> int:
     return 1
 
 
-def list_missing(texts: Iterable[str] | None) -> list[str]:
-    """The texts of missing cells, the empty one among them. texts: those in place of MISSING_TEXTS."""
-    return list(dict.fromkeys(["", *(texts or MISSING_TEXTS)]))
+def list_missing(texts: Iterable[str] | None, default: Iterable[str] | None = None) -> list[str]:
+    """The texts of missing cells, the empty one among them.
+
+    texts: those beside the default; an empty one among them drops it, so that a list of this function is read as it is.
+    default: MISSING_TEXTS without it.
+    """
+    named = list(texts or ())
+    if "" not in named:
+        named = [*(MISSING_TEXTS if default is None else default), *named]
+    return list(dict.fromkeys(["", *named]))
 
 
 def _list_strings(frame: pd.DataFrame) -> list[str]:

@@ -25,6 +25,7 @@ from attngeo.estimators.shared.files import (
     find_left_out,
     keep_form,
     keep_whole,
+    list_missing,
     list_texts,
     name_new,
     naming,
@@ -332,13 +333,14 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
         yield from _describe_equal(path, frame, options)
         yield from describe_units(frame.drop(columns=options.target or [], errors="ignore"))
     names = [name for name in frame.columns if frame[name].isna().any()]
-    written = read_written(path, names, options) if names and options.missing is None else None
+    written = read_written(path, names, options) if names else None
     if written is not None:
         texts = list_texts(frame)
+        asked = ["", *(options.missing or ())]
         for name in names:
             # In a column of numbers, such a text could be nothing else.
             advice = "; --missing '' makes categories of such texts" if name in texts else ""
-            counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
+            counts = written[name][frame[name].isna() & ~written[name].isin(asked)].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
                 yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
@@ -387,7 +389,7 @@ def _read_like(model: TableModel, path: str, options: RowsOptions, progress: Pro
     texts = [str(coding.name) for coding in model.coding_.columns if coding.is_of_texts]
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
-    missing = options.missing or model.missing_texts
+    missing = list_missing(options.missing, model.missing_texts)
     return read_own_table(path, missing, texts, named=known, options=options, progress=progress)
 
 

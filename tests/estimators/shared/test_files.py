@@ -18,7 +18,7 @@ from attngeo.errors import TableError, UnknownColumnError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
-from attngeo.estimators.shared.files import find_few_texts, read_own_table, settle_table, write_like
+from attngeo.estimators.shared.files import find_few_texts, list_missing, read_own_table, settle_table, write_like
 from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
@@ -124,6 +124,26 @@ def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) ->
     fit_own_sequences(str(tmp_path / "rows.csv"), options, reports.append)
     (note,) = (report.what for report in reports if report.phase == "note")
     assert_states(note, tmp_path / "rows.csv", "'age'", "'n/a' in row 20", "--missing")
+
+
+@pytest.mark.parametrize(
+    ("named", "default", "expected"),
+    [
+        (None, None, ["", "NA", "NaN", "nan", "?"]),
+        ((), None, ["", "NA", "NaN", "nan", "?"]),
+        (["-"], None, ["", "NA", "NaN", "nan", "?", "-"]),
+        (["-", ""], None, ["", "-"]),
+        ([""], ["", "999"], [""]),
+        (["-"], ["", "999"], ["", "999", "-"]),
+        (["", "NA", "-"], ["", "999"], ["", "NA", "-"]),
+    ],
+)
+def test_texts_of_missing_cells_are_beside_the_default(
+    named: list[str] | None, default: list[str] | None, expected: list[str]
+) -> None:
+    texts = list_missing(named, default)
+    assert texts == expected
+    assert list_missing(texts, ["other"]) == texts
 
 
 @pytest.mark.parametrize(("texts", "rows", "are_few"), [(1, 10, True), (1, 9, False), (4, 40, True), (5, 40, False)])

@@ -81,7 +81,9 @@ def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
     assert frame["name"].tolist() == ["None", "a,b", "n/a"]
     assert frame["n"].isna().tolist() == [False, True, False]
     assert frame["mass"].isna().tolist() == [False, True, True]
-    assert read_own_table(path, missing=["n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
+    assert read_own_table(path, missing=["n/a"])["name"].isna().tolist() == [False, False, True]
+    assert read_own_table(path, missing=["n/a"])["mass"].isna().tolist() == [False, True, True]
+    assert read_own_table(path, missing=["", "n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
     frame.to_parquet(tmp_path / "t.parquet")
     pd.testing.assert_frame_equal(read_own_table(tmp_path / "t.parquet"), frame)
 
@@ -329,6 +331,21 @@ def test_what_may_be_read_otherwise_than_expected_is_noted(kind: str, tmp_path: 
         assert_states(note, *facts)
     columns = read_tables(path, options).train_x.columns.tolist()
     assert columns == (["size"] if "left out" in facts else [name or "Unnamed: 0", "size"])
+
+
+def test_missing_cells_are_noted_but_for_texts_that_the_user_names(tmp_path: Path) -> None:
+    table = pd.DataFrame({"size": ["s", "m", "NA", "-"] * 10, "y": ["u", "v"] * 20})
+    path = str(tmp_path / "rows.csv")
+    table.to_csv(path, index=False)
+    sizes = {}
+    for missing in (["-"], ["", "-"]):
+        options = FitOptions(target="y", methods="lr", missing=missing, device="cpu")
+        notes = notes_of(lambda progress: fit_own_table(path, options, progress))  # noqa: B023
+        sizes[len(notes)] = {*read_tables(path, options).train_x["size"].dropna()}
+        for note in notes:
+            assert_states(note, "'size'", "'NA' in 10 rows", "--missing ''")
+            assert "'-'" not in note
+    assert sizes == {1: {"s", "m"}, 0: {"s", "m", "NA"}}
 
 
 def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) -> None:
