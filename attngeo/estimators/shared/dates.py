@@ -125,7 +125,7 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
     values = _unfold(column).dropna()
     if _is_of_dates(values) or not len(values):
         return []
-    formats = list(days) or [day for day in DAY_FORMATS if is_date or day not in WITHOUT_SEPARATOR]
+    formats = _list_tried(days, is_date=is_date)
     for cells in (values[:FIRST_CELLS], values):
         if not formats:
             break
@@ -133,6 +133,32 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
         times = _read_times(parts)
         formats = [day for day in formats if (_read_days(parts["day"], day) + times).notna().all()]
     return formats
+
+
+def find_readable(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> dict[str, np.ndarray]:
+    """The cells that each format of days reads, [rows]; none at all for a column most of whose cells are no dates.
+
+    days, is_date: as of `find_dates`.
+    """
+    values = _unfold(column).astype(object)
+    some = values.dropna()
+    some = some.iloc[:: max(1, len(some) // FIRST_CELLS)]
+    formats = _list_tried(days, is_date=is_date)
+    if 2 * _split_cells(some)["day"].notna().sum() <= len(some):
+        return {day: np.zeros(len(values), bool) for day in formats}
+    codes, distinct = pd.factorize(values)
+    parts = _split_cells(pd.Series(distinct, dtype=object))
+    times = _read_times(parts)
+    cells = {}
+    for day in formats:
+        is_read = (_read_days(parts["day"], day) + times).notna().to_numpy(bool)
+        cells[day] = np.append(is_read, False)[codes]  # a missing cell has the code −1
+    return cells
+
+
+def _list_tried(days: Sequence[str], *, is_date: bool) -> list[str]:
+    """The formats of days that are tried. days, is_date: as of `find_dates`."""
+    return list(days) or [day for day in DAY_FORMATS if is_date or day not in WITHOUT_SEPARATOR]
 
 
 def _find_time_format(values: pd.Series[Any]) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,7 @@ def read_own_table(
     named: Iterable[str] = (),
     options: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
+    missing_in: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
@@ -98,6 +100,7 @@ def read_own_table(
         named: further columns that are needed, which are no lists.
         options: how text files are written.
         progress: gets notes of what is found and of what may be read otherwise than the user expects.
+        missing_in: further texts that are missing cells, by the column in which they are.
 
     Raises:
         DataUnavailableError: there is no such file.
@@ -112,8 +115,10 @@ def read_own_table(
         require_regular_file(path, sys.maxsize)
         if path.suffix.lower() == ".parquet":
             frame = _read_parquet(path, {*texts, *codes, *named})
+            for name in {*missing_in} & {*list_texts(frame)}:
+                frame[name] = frame[name].mask(frame[name].isin(missing_in[name]))
         else:
-            frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress)
+            frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress, missing_in)
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
@@ -129,18 +134,21 @@ def _read_text(
     codes: Collection[str],
     options: FormOptions,
     progress: ProgressCallback,
+    missing_in: Mapping[str, Sequence[str]],
 ) -> pd.DataFrame:
     """The table of a text file. Its arguments, and what it raises: as of `read_own_table`."""
     form = find_form(path, options)
     with path.open("rb") as file:
         require_csv_memory(file, path, form.separator)
     _check_header(path, form)
-    frame = _parse(path, form, na_values=missing, keep_default_na=False, dtype=dict.fromkeys(texts, str))
+    names = _parse(path, form, nrows=0, dtype=str).columns
+    missing_cells = {name: [*missing, *missing_in.get(str(name), ())] for name in names}
+    frame = _parse(path, form, na_values=missing_cells, keep_default_na=False, dtype=dict.fromkeys(texts, str))
     typed = [str(name) for name in frame.columns.difference(_list_strings(frame), sort=False)]
     written = pd.DataFrame(index=frame.index)
     if typed:
         written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
-    frame = _keep_texts(frame, written, missing, codes)
+    frame = _keep_texts(frame, written, missing_cells, codes)
     frame, mark, notes = _read_numerals(frame, written, texts, form)
     separator = form.separator if path.suffix.lower() == ".csv" else ","
     frame.attrs[FORM] = {"separator": separator, "decimal": mark or ".", "encoding": _name_encoding(path, form)}
@@ -394,16 +402,16 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
 
 
 def _keep_texts(
-    frame: pd.DataFrame, written: pd.DataFrame, missing: Sequence[str], codes: Collection[str]
+    frame: pd.DataFrame, written: pd.DataFrame, missing: Mapping[Any, Sequence[str]], codes: Collection[str]
 ) -> pd.DataFrame:
     """The frame with what pandas changes in columns that it reads as numbers or booleans, as the file has it.
 
     These are codes such as 01, booleans such as true, and the digits of whole numbers among which cells are missing.
-    written: the cells of these columns. codes: columns that have no booleans.
+    written: the cells of these columns. missing: the texts of missing cells of each. codes: columns without booleans.
     """
     for name in written.columns:
         column = frame[name]
-        cells = written[name].mask(written[name].isin(missing))
+        cells = written[name].mask(written[name].isin(missing[name]))
         known = cells[column.notna()]
         is_text = bool(find_code(known))
         if pd.api.types.infer_dtype(column, skipna=True) == "boolean":

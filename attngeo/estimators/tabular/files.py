@@ -44,6 +44,7 @@ from attngeo.estimators.tabular.kinds import (
     find_free_texts,
     find_row_names,
     ignore_note,
+    list_lost_texts,
     list_parts,
     list_sources,
     select_columns,
@@ -146,10 +147,13 @@ def read_tables(
     y: pd.Series[Any] | None = None
     if options.target is not None:
         x, y = take_target(frame, options.target, paths[0])
-    x, dates = _arrange(x, options, paths[0], progress)
+    x, dates, missing_in = _arrange(x, options, paths[0], progress)
     if options.test is None:
-        return _split_rows(x, y, options, paths[0])._replace(dates=dates)
-    test_x = read_own_table(options.test, options.missing, list_texts(frame), options=options, progress=progress)
+        return _split_rows(x, y, options, paths[0])._replace(dates=dates, missing_in=missing_in)
+    texts = [name for name in list_texts(frame) if name not in missing_in]
+    test_x = read_own_table(
+        options.test, options.missing, texts, options=options, progress=progress, missing_in=missing_in
+    )
     test_y = None
     if options.target is not None:
         if options.target not in test_x:
@@ -163,7 +167,7 @@ def read_tables(
     if absent and len(paths) == 1:
         missing = list_sources(absent, dates)[0]
         raise TableError(f"no column {missing!r}, which the training rows have", table=options.test)
-    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
+    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates, missing_in)
 
 
 def _report(path: str, progress: ProgressCallback, note: str) -> None:
@@ -173,15 +177,16 @@ def _report(path: str, progress: ProgressCallback, note: str) -> None:
 
 def _arrange(
     frame: pd.DataFrame, options: FitOptions, path: str, progress: ProgressCallback
-) -> tuple[pd.DataFrame, dict[str, DateColumn]]:
-    """The features that are used, in their kinds, with the parts of dates; and the columns of dates. Raises TableError.
+) -> tuple[pd.DataFrame, dict[str, DateColumn], dict[str, tuple[str, ...]]]:
+    """The features that are used, in their kinds, with the parts of dates; columns of dates; and `list_lost_texts`.
 
-    A column that names rows is left out, unless the user chose it or its kind.
+    A column that names rows is left out, unless the user chose it or its kind. Raises TableError.
     """
     # A column of lists is left out already; its file says so.
     nested = find_left_out(path)
     dropped = [name for name in options.drop if name in frame or name not in nested]
     frame = select_columns(frame, options.columns, dropped, path)
+    as_read = frame
     for name, texts in find_few_texts(frame):
         if name not in options.column_types:
             frame = frame.assign(**{name: as_numbers(frame[name])})
@@ -195,7 +200,7 @@ def _arrange(
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
         frame = _leave_out(frame, {*options.column_types, *dates}, path, progress)
-    return split_dates(frame, dates), dates
+    return split_dates(frame, dates), dates, list_lost_texts(as_read, frame)
 
 
 def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: ProgressCallback) -> pd.DataFrame:
@@ -390,7 +395,9 @@ def _read_like(model: TableModel, path: str, options: RowsOptions, progress: Pro
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
     missing = list_missing(options.missing, model.missing_texts)
-    return read_own_table(path, missing, texts, named=known, options=options, progress=progress)
+    return read_own_table(
+        path, missing, texts, named=known, options=options, progress=progress, missing_in=model.missing_in
+    )
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
