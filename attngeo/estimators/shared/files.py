@@ -31,7 +31,6 @@ from attngeo.estimators.shared.cells import (
     WHOLE,
     find_marks,
     parse_numbers,
-    read_like_numbers,
     read_numbers,
     show_value,
 )
@@ -44,6 +43,7 @@ from attngeo.estimators.shared.numerals import (
     find_forms,
     find_mark,
     find_numerals,
+    read_beside_texts,
 )
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -180,6 +180,11 @@ def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: Prog
         progress(Progress("note", f"{path}: {what}; a .csv file is written as UTF-8"))
     rows.attrs[FORM] = form
     return rows
+
+
+def find_decimal(frame: pd.DataFrame) -> str:
+    """The decimal mark of the text file that gave the frame; a point if it has none."""
+    return str(frame.attrs.get(FORM, {}).get("decimal", "."))
 
 
 def read_written(
@@ -607,11 +612,20 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def describe_units(frame: pd.DataFrame) -> Iterator[str]:
-    """Notes about columns of texts most of whose cells are numbers with a unit."""
+    """Notes about columns of texts most of whose cells are numbers with a unit; not of 12% beside a few texts."""
+    read = dict(find_few_texts(frame))
     for name in _list_strings(frame):
-        described = describe_unit(frame[name])
+        described = "" if name in read else describe_unit(frame[name])
         if described:
             yield f"column {name!r:.60}: {described}"
+
+
+def settle_numbers(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """The frame with numbers in place of the texts of these columns that are numbers: see `read_beside_texts`."""
+    for name in {*names} & {*list_texts(frame)}:
+        numbers = read_beside_texts(frame[name], find_decimal(frame))
+        frame = frame.assign(**{name: frame[name].astype(object).mask(~np.isnan(numbers), numbers)})
+    return frame
 
 
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
@@ -620,7 +634,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     The numbers may have decimal commas.
     """
     for name in list_texts(frame):
-        numbers = read_like_numbers(frame[name])
+        numbers = read_beside_texts(frame[name], find_decimal(frame))
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
         has_few_texts = 0 < is_text.sum() <= len(frame) / FEW and not find_code(frame[name].astype("str"))
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from attngeo.estimators.shared.cells import CODE, name_missing, parse_numbers
+from attngeo.estimators.shared.cells import CODE, name_missing, parse_numbers, read_like_numbers, read_numbers
 
 DECIMALS = (".", ",")
 # The characters that may part thousands, beside the other decimal mark: spaces of several widths, and apostrophes.
@@ -90,6 +91,26 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
                 found[decimal] = numerals
                 break
     return found
+
+
+def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
+    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number.
+
+    As `read_like_numbers`, but that the numbers have the one form that fits all of them, or the one with this decimal
+    mark, if it is a comma: 1.234 is 1234 then. mark: of the file; a point also if the file does not tell it.
+    """
+    cells = column.where(column.map(lambda value: isinstance(value, str)))
+    texts = [text for text in cells.dropna().unique() if find_numerals([text])]
+    forms = find_numerals(texts)
+    if len(forms) > 1 and mark == ",":
+        forms = {mark: forms[mark]}
+    if len(forms) != 1:
+        return read_like_numbers(column)
+    numerals = next(iter(forms.values()))
+    is_number = cells.isin(texts)
+    numbers = read_numbers(column.mask(is_number)).copy()
+    numbers[is_number] = numerals.read(cells[is_number]).to_numpy(float)
+    return numbers
 
 
 def describe_unit(column: pd.Series[Any]) -> str:

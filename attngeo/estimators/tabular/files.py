@@ -19,6 +19,7 @@ from attngeo.estimators.shared.files import (
     TAKEN,
     describe_units,
     find_code,
+    find_decimal,
     find_equal_texts,
     find_few_texts,
     find_index,
@@ -32,6 +33,7 @@ from attngeo.estimators.shared.files import (
     read_own_table,
     read_written,
     settle_labels,
+    settle_numbers,
     settle_table,
     write_like,
 )
@@ -154,6 +156,7 @@ def read_tables(
     test_x = read_own_table(
         options.test, options.missing, texts, options=options, progress=progress, missing_in=missing_in
     )
+    test_x = settle_numbers(test_x, [name for name in x.columns if pd.api.types.is_numeric_dtype(x[name].dtype)])
     test_y = None
     if options.target is not None:
         if options.target not in test_x:
@@ -189,8 +192,13 @@ def _arrange(
     as_read = frame
     for name, texts in find_few_texts(frame):
         if name not in options.column_types:
-            frame = frame.assign(**{name: as_numbers(frame[name])})
+            numbers = as_numbers(frame[name], find_decimal(frame))
             what = f"cells of column {name!r:.60} that are no numbers are missing: {texts}"
+            is_other = (numbers != read_numbers(frame[name])) & numbers.notna()
+            if is_other.any():
+                row = is_other.to_numpy(bool).argmax()
+                what += f"; {show_value(frame[name].iloc[row])} is {numbers.iloc[row]:.15g}"
+            frame = frame.assign(**{name: numbers})
             progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes categories of all"))
     frame, dates = set_kinds(frame, options.column_types, path, partial(_report, path, progress))
     for name, found in dates.items():
@@ -395,9 +403,10 @@ def _read_like(model: TableModel, path: str, options: RowsOptions, progress: Pro
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
     missing = list_missing(options.missing, model.missing_texts)
-    return read_own_table(
+    frame = read_own_table(
         path, missing, texts, named=known, options=options, progress=progress, missing_in=model.missing_in
     )
+    return settle_numbers(frame, [str(coding.name) for coding in model.coding_.features if coding.edges is not None])
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import name_missing, read_like_numbers, refuse_unread, show_value
+from attngeo.estimators.shared.cells import name_missing, refuse_unread, show_value
 from attngeo.estimators.shared.dates import (
     DateColumn,
     find_dates,
@@ -20,8 +20,8 @@ from attngeo.estimators.shared.dates import (
     read_moments,
     read_wall_times,
 )
-from attngeo.estimators.shared.files import FEW, keep_whole, list_texts, naming
-from attngeo.estimators.shared.numerals import describe_unit, find_numerals
+from attngeo.estimators.shared.files import FEW, find_decimal, keep_whole, list_texts, naming
+from attngeo.estimators.shared.numerals import describe_unit, find_numerals, read_beside_texts
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
 
@@ -135,9 +135,9 @@ def set_kinds(
         if kind == "category":
             frame = frame.assign(**{name: keep_whole(column).astype("category")})
         elif kind == "number":
-            numbers = as_numbers(column)
+            numbers = as_numbers(column, find_decimal(frame))
             unit = describe_unit(column)
-            if unit:
+            if unit and 2 * numbers.count() <= column.count():  # not 12%
                 raise TableError(f"expected numbers, but {unit}", table=path, column=name)
             if not numbers.notna().any():
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
@@ -224,9 +224,9 @@ def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
     return f"{problem}; {outcome}; --column-type {column.name!s:.60}:day-month or :month-day says which is first"
 
 
-def as_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The cells of a column as numbers, missing for what is none; they may have decimal commas."""
-    return keep_whole(pd.Series(read_like_numbers(column), index=column.index))
+def as_numbers(column: pd.Series[Any], mark: str) -> pd.Series[Any]:
+    """The cells of a column as numbers, missing for what is none: see `read_beside_texts`."""
+    return keep_whole(pd.Series(read_beside_texts(column, mark), index=column.index))
 
 
 def list_lost_texts(as_read: pd.DataFrame, frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:

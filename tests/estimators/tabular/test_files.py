@@ -365,6 +365,40 @@ def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) ->
     assert read_tables(str(path), chosen).train_x["price"].tolist() == [*prices, "k.A."]
 
 
+# Cells of a column beside a few texts, the separator of their file, and the numbers that they are.
+BESIDE_TEXTS = {
+    "points between thousands": (["1.234", "2.500", "980"], ";", [1234, 2500, 980]),
+    "spaces and a decimal comma": (["1 234,5", "7,25", "980"], ";", [1234.5, 7.25, 980]),
+    "apostrophes": (["1'234.5", "7.25", "980"], ",", [1234.5, 7.25, 980]),
+    "percent": (["12%", "7.5 %", "3%"], ",", [12, 7.5, 3]),
+    "decimal points": (["1.234", "2.500", "980"], ",", [1.234, 2.5, 980]),
+    "two forms": (["1,5", "2.5", "980"], ";", [1.5, 2.5, 980]),
+}
+
+
+@pytest.mark.parametrize("form", BESIDE_TEXTS)
+def test_numbers_beside_a_few_texts_are_those_of_the_form_of_the_file(form: str, tmp_path: Path) -> None:
+    """In training, in test rows, at prediction and if the user says that they are numbers."""
+    cells, separator, values = BESIDE_TEXTS[form]
+    table = pd.DataFrame({"price": [*cells * 13, "k.A."], "town": ["s", "m"] * 20, "y": ["u", "v"] * 20})
+    path, other = str(tmp_path / "t.csv"), str(tmp_path / "other.csv")
+    table.to_csv(path, index=False, sep=separator)
+    table.replace("k.A.", "unknown").to_csv(other, index=False, sep=separator)
+    options = FitOptions(target="y", methods="atn", max_epochs=1, device="cpu", test=other, save=str(tmp_path / "m"))
+    tables = read_tables(path, options)
+    assert tables.train_x["price"].tolist()[:-1] == values * 13
+    assert tables.test_x["price"].tolist() == [*values * 13, "unknown"]
+    chosen = read_tables(path, options.replace(column_types=["price:number"]))
+    assert chosen.train_x["price"].tolist()[:-1] == values * 13
+    notes = notes_of(lambda progress: fit_own_table(path, options, progress))
+    (note,) = (note for note in notes if "'k.A.'" in note)
+    assert (f"{cells[0]!r} is {values[0]:g}" in note) == (form not in ("decimal points",))
+    known = predict_own_table(tmp_path / "m", path, PredictOptions())
+    pd.testing.assert_frame_equal(predict_own_table(tmp_path / "m", other, PredictOptions()), known)
+    filled = impute_own_table(tmp_path / "m", path, RowsOptions())
+    assert filled["price"].astype(str).tolist()[:-1] == table["price"].tolist()[:-1]
+
+
 def test_free_texts_are_noted(tmp_path: Path) -> None:
     """Texts that most rows have alone are categories that say nothing of other rows."""
     comments = [f"comment {row}" for row in range(38)] + ["the same"] * 2
