@@ -83,14 +83,19 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
         return {}
     found = {}
     for decimal in marks:
-        other = DECIMALS[1 - DECIMALS.index(decimal)]
-        for thousands in (other, SPACES, APOSTROPHES):
+        for thousands in _list_thousands(decimal):
             numerals = Numerals(decimal, thousands, is_percent)
             fits = numerals.pattern.fullmatch
             if all(map(fits, bare[:FIRST_CELLS])) and all(map(fits, bare)):
                 found[decimal] = numerals
                 break
     return found
+
+
+def _list_thousands(decimal: str) -> tuple[str, ...]:
+    """The characters that may part thousands beside this decimal mark."""
+    other = DECIMALS[1 - DECIMALS.index(decimal)]
+    return (other, SPACES, APOSTROPHES)
 
 
 def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
@@ -100,7 +105,12 @@ def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
     mark, if it is a comma: 1.234 is 1234 then. mark: of the file; a point also if the file does not tell it.
     """
     cells = column.where(column.map(lambda value: isinstance(value, str)))
-    texts = [text for text in cells.dropna().unique() if find_numerals([text])]
+    patterns = [Numerals(decimal, thousands).pattern for decimal in DECIMALS for thousands in _list_thousands(decimal)]
+    texts = []
+    for text in cells.dropna().unique():
+        bare = Numerals.strip(text)
+        if any(pattern.fullmatch(bare) for pattern in patterns):
+            texts.append(text)
     forms = find_numerals(texts)
     if len(forms) > 1 and mark == ",":
         forms = {mark: forms[mark]}

@@ -13,7 +13,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_like_numbers, read_numbers, show_value
+from attngeo.estimators.shared.cells import name_missing, read_numbers, show_value
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
@@ -44,6 +44,7 @@ from attngeo.estimators.tabular.coding import hold_out
 from attngeo.estimators.tabular.kinds import (
     as_numbers,
     find_free_texts,
+    find_likely_kind,
     find_row_names,
     ignore_note,
     list_lost_texts,
@@ -225,16 +226,28 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
             raise TableError(f"{problem}; {advice}", table=path, column=name)
         progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
     frame = select_columns(frame, None, left_out, path)
-    for name, count in find_free_texts(frame):
-        if name not in kept:
-            what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-            is_number = np.isfinite(read_like_numbers(frame[name].dropna()))
+    free = dict(find_free_texts(frame))
+    for name in list_texts(frame):
+        if name in kept:
+            continue
+        what = f"column {name!r:.60}"
+        kind, is_other = find_likely_kind(frame[name], find_decimal(frame))
+        if is_other.any():
+            row = int(is_other.argmax())
+            cell = frame[name].iloc[row]
+            what += f": all cells are categories, because {is_other.sum():,} of {frame[name].count():,} are no {kind}s"
+            what += f", such as {show_value(cell)} in row {row + 1}"
+            advice = f"{name_missing([str(cell)])} makes missing cells of such texts"
+            if kind == "number":
+                advice = f"--column-type {name}:number makes numbers of the others, and missing cells of these"
+        elif name in free:
+            what += f" has {free[name]:,} different texts in {len(frame):,} rows"
             advice = "--drop leaves it out"
-            if is_number.mean() > 0.5:
+            if kind == "number":
                 advice = f"--column-type {name}:number makes numbers of them"
-                if not is_number.all():
-                    advice += f", and missing cells of the {(~is_number).sum():,} that are none"
-            progress(Progress("note", f"{path}: {what}; {advice}"))
+        else:
+            continue
+        progress(Progress("note", f"{path}: {what}; {advice}"))
     return frame
 
 

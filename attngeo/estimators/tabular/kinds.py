@@ -20,7 +20,7 @@ from attngeo.estimators.shared.dates import (
     read_moments,
     read_wall_times,
 )
-from attngeo.estimators.shared.files import FEW, find_decimal, keep_whole, list_texts, naming
+from attngeo.estimators.shared.files import FEW, find_code, find_decimal, keep_whole, list_texts, naming
 from attngeo.estimators.shared.numerals import describe_unit, find_numerals, read_beside_texts
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
@@ -253,6 +253,21 @@ def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
         counts = frame[name].value_counts()
         if 2 * int((counts == 1).sum()) > int(counts.sum()):
             yield str(name), len(counts)
+
+
+def find_likely_kind(column: pd.Series[Any], mark: str) -> tuple[str, np.ndarray]:
+    """What most cells of a column of texts are, "number" or "date", and its other texts, [rows]; "" without such.
+
+    mark: the decimal mark of the file.
+    """
+    is_there = column.notna().to_numpy()
+    if find_code(column.dropna().astype("str")):
+        return "", np.zeros(len(column), bool)
+    is_number = np.isfinite(read_beside_texts(column, mark))
+    for kind, is_read in (("number", is_number), ("date", np.any([*find_readable(column).values()], axis=0))):
+        if 2 * is_read.sum() > is_there.sum():
+            return kind, is_there & ~is_read
+    return "", np.zeros(len(column), bool)
 
 
 def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -314,6 +314,18 @@ READ_OTHERWISE = {
     ),
     "house numbers": ("house", ["12", "12a", "12b", "13"] * 10, []),
     "more house numbers": ("house", ["12", "12a", "12b", "13a"] * 10, []),
+    "many texts among numbers": (
+        "age",
+        [10, 10, 20, "k. A."] * 10,
+        ["'age'", "10 of 40", "numbers", "'k. A.' in row 4", "--column-type age:number"],
+    ),
+    "many texts among dates": (
+        "day",
+        ["31.01.2023", "01.02.2023", "01.02.2023", "-"] * 10,
+        ["'day'", "10 of 40", "dates", "'-' in row 4", "--missing -"],
+    ),
+    "half texts, half numbers": ("age", ["a", 10, 20, "k. A."] * 10, []),
+    "codes among which are texts": ("zip", ["01067", "10115", "10117", "k. A."] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
