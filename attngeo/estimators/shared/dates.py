@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import show_value
+from attngeo.estimators.shared.cells import MOST_UNREAD, show_value
 
 # How days are written. One that reads all cells of a column is found; if two do, day and month are uncertain.
 DAY_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
@@ -110,14 +110,18 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
 
 
 def find_short_year(column: pd.Series[Any]) -> str:
-    """The first cell of a column of texts, all of which look like dates with years of two digits; "" for others."""
+    """The first cell of a column of texts that looks like a date with a year of two digits, as all but a few do.
+
+    "" for other columns.
+    """
     if not pd.api.types.is_string_dtype(column.dtype):
         return ""
     texts = column.dropna().astype("str")
-    for cells in (texts[:FIRST_CELLS], texts):
-        if not len(cells) or not cells.str.fullmatch(SHORT_YEAR).all():
-            return ""
-    return str(texts.iloc[0])
+    is_short = texts.str.fullmatch(SHORT_YEAR).to_numpy(bool)
+    is_other = ~is_short
+    if not is_short.any() or is_other.sum() > MOST_UNREAD * len(texts):
+        return ""
+    return str(texts.iloc[int(is_short.argmax())])
 
 
 def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> list[str]:

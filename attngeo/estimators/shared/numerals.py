@@ -127,13 +127,13 @@ def describe_unit(column: pd.Series[Any]) -> str:
     """What to do about a column most of whose cells are numbers with a unit; "" for others.
 
     The unit is behind the number, or a sign of a currency before it. The column has a few units, as the letters of
-    house numbers are none, and a few other texts at most.
+    house numbers are none, and a few other texts at most. Numbers without a unit may be beside one of several letters.
     """
     cells = column.dropna().astype("str")
     units: dict[str, str] = {}
     bare = []
     others = []
-    has_plain = False
+    plain = 0
     count = 0
     for cell, rows in cells.value_counts(sort=False).items():
         text = str(cell)
@@ -147,8 +147,10 @@ def describe_unit(column: pd.Series[Any]) -> str:
             bare.append(match[2])
             count += rows
         else:
-            has_plain = True
-    if len(units) > (1 if has_plain else MOST_UNITS) or 2 * count <= len(cells) or not find_numerals(bare):
+            plain += rows
+    is_letter = any(len(unit) == 1 and unit.isalpha() for unit in units)
+    numbers = count if is_letter else count + plain
+    if not units or len(units) > (1 if plain else MOST_UNITS) or 2 * numbers <= len(cells) or not find_numerals(bare):
         return ""
     unit, example = next(iter(units.items()))
     advice = "remove units from the cells to make numbers of them"

@@ -208,12 +208,17 @@ def _arrange(
             how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
-        frame = _leave_out(frame, {*options.column_types, *dates}, path, progress)
+        frame = _leave_out(frame, {*options.column_types, *dates}, options.min_frequency, path, progress)
     return split_dates(frame, dates), dates, list_lost_texts(as_read, frame)
 
 
-def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: ProgressCallback) -> pd.DataFrame:
-    """The columns that say something of other rows, and those in `kept`. Raises TableError if none remains."""
+def _leave_out(
+    frame: pd.DataFrame, kept: Collection[str], least: int, path: str, progress: ProgressCallback
+) -> pd.DataFrame:
+    """The columns that say something of other rows, and those in `kept`. Raises TableError if none remains.
+
+    least: as of `_describe_texts`, whose notes are reported.
+    """
     left_out = []
     for name, reason in find_row_names(frame):
         if name in kept:
@@ -226,10 +231,15 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
             raise TableError(f"{problem}; {advice}", table=path, column=name)
         progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
     frame = select_columns(frame, None, left_out, path)
+    for note in _describe_texts(frame.drop(columns=[*kept], errors="ignore"), least):
+        progress(Progress("note", f"{path}: {note}"))
+    return frame
+
+
+def _describe_texts(frame: pd.DataFrame, least: int) -> Iterator[str]:
+    """Notes of columns of texts that look like numbers or dates, or say little. least: the rows of a category."""
     free = dict(find_free_texts(frame))
     for name in list_texts(frame):
-        if name in kept:
-            continue
         what = f"column {name!r:.60}"
         kind, is_other = find_likely_kind(frame[name], find_decimal(frame))
         if is_other.any():
@@ -246,9 +256,13 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
             if kind == "number":
                 advice = f"--column-type {name}:number makes numbers of them"
         else:
-            continue
-        progress(Progress("note", f"{path}: {what}; {advice}"))
-    return frame
+            counts = frame[name].value_counts()
+            rare = int(counts[counts < least].sum())
+            if 2 * rare <= frame[name].count():
+                continue
+            what += f": {rare:,} of {frame[name].count():,} cells have texts of fewer than {least} rows"
+            advice = "they are one category; --min-frequency sets the number of rows"
+        yield f"{what}; {advice}"
 
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:

@@ -324,6 +324,22 @@ READ_OTHERWISE = {
         ["31.01.2023", "01.02.2023", "01.02.2023", "-"] * 10,
         ["'day'", "10 of 40", "dates", "'-' in row 4", "--missing -"],
     ),
+    "units beside plain numbers": (
+        "mass",
+        ["70 kg", "71", "70", "72 kg"] * 10,
+        ["'mass'", "'70 kg'", "'kg'", "remove"],
+    ),
+    "a few units beside plain numbers": ("house", ["12", "12a", "12", "13a"] * 10, []),
+    "rare texts": (
+        "time",
+        [*["10:00", "10:30", "11:00", "11:30", "12:00"] * 4, *["9:00"] * 10, *["9:30"] * 9, "23:00"],
+        ["'time'", "21 of 40", "fewer than 5 rows", "--min-frequency"],
+    ),
+    "half of the texts rare": (
+        "time",
+        [*["10:00", "10:30", "11:00", "11:30", "12:00"] * 4, *["9:00"] * 10, *["9:30"] * 10],
+        [],
+    ),
     "half texts, half numbers": ("age", ["a", 10, 20, "k. A."] * 10, []),
     "codes among which are texts": ("zip", ["01067", "10115", "10117", "k. A."] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
