@@ -94,7 +94,8 @@ def read_own_table(
 
     Args:
         path: the file.
-        missing: texts that are missing cells, as `list_missing` reads them.
+        missing: texts that are missing cells, as `list_missing` reads them. Those of MISSING_TEXTS are texts in a
+            Parquet file, which has missing cells of its own.
         texts: columns of a text file that are texts, even if all look like numbers.
         codes: columns of a text file that are texts if they look like booleans.
         named: further columns that are needed, which are no lists.
@@ -115,8 +116,11 @@ def read_own_table(
         require_regular_file(path, sys.maxsize)
         if path.suffix.lower() == ".parquet":
             frame = _read_parquet(path, {*texts, *codes, *named})
-            for name in {*missing_in} & {*list_texts(frame)}:
-                frame[name] = frame[name].mask(frame[name].isin(missing_in[name]))
+            named_texts = [text for text in missing or () if text not in MISSING_TEXTS]
+            for name in list_texts(frame):
+                absent = [*named_texts, *missing_in.get(name, ())]
+                if absent:
+                    frame[name] = frame[name].mask(frame[name].isin(absent))
         else:
             frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress, missing_in)
     if not len(frame) or not frame.shape[1]:

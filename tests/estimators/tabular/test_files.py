@@ -88,6 +88,16 @@ def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_own_table(tmp_path / "t.parquet"), frame)
 
 
+def test_texts_of_a_parquet_file_are_missing_cells_only_if_they_are_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.parquet")
+    pd.DataFrame({"town": ["NA", "-", None, "?"], "size": ["-", "s", "k. A.", "s"], "n": [1, 2, 3, 4]}).to_parquet(path)
+    assert read_own_table(path)["town"].isna().tolist() == [False, False, True, False]
+    frame = read_own_table(path, missing=["-"], missing_in={"size": ["k. A."], "n": ["1"], "absent": ["-"]})
+    assert frame["town"].isna().tolist() == [False, True, True, False]
+    assert frame["size"].isna().tolist() == [True, False, True, False]
+    assert frame["n"].tolist() == [1, 2, 3, 4]
+
+
 def test_codes_keep_their_leading_zeros(tmp_path: Path) -> None:
     path = write(tmp_path, "code,n,share,empty,day,month\n1,10,0.5,,01/02,01\n01 ,0,00.25,007,02/03,12\n")
     frame = read_own_table(path, codes=["code", "n", "share", "empty", "day", "absent"])
