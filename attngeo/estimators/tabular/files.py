@@ -302,6 +302,9 @@ def read_files(
         frames.append(frame)
         for note in _describe_reading(path, frame, options, named):
             progress(Progress("note", f"{path}: {note}"))
+        if len(paths) == 1:
+            for note in _describe_absent(path, frame, options):
+                progress(Progress("note", f"{path}: {note}"))
     if len(frames) > 1:
         texts = {*labels}
         for frame in frames:
@@ -384,6 +387,19 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
                 yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
+
+
+def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:
+    """Notes of texts that the user names as missing cells and no cell has, such as two of them with a comma."""
+    # A number may be written in several ways.
+    texts = [text for text in options.missing or () if text and np.isnan(read_numbers(pd.Series([text]))).all()]
+    names = [name for name in frame.columns if frame[name].isna().any()]
+    written = read_written(path, names, options) if texts and names else None
+    if Path(path).suffix.lower() not in SEPARATORS:
+        return
+    for text in texts:
+        if written is None or not (written == text).any(axis=None):
+            yield f"no cell is {text!r:.40}, which --missing names; --missing is given once for each text"
 
 
 def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str]:

@@ -386,6 +386,17 @@ def test_missing_cells_are_noted_but_for_texts_that_the_user_names(tmp_path: Pat
     assert sizes == {1: {"s", "m"}, 0: {"s", "m", "NA"}}
 
 
+def test_a_text_of_missing_cells_that_no_cell_has_is_noted(tmp_path: Path) -> None:
+    path = write(tmp_path, "size,n,y\n" + "s,1,u\nm,2,v\n-,3,u\ns,999.0,v\n" * 10)
+    for missing, count in ((["-", "k. A."], 1), (["-,k. A."], 1), (["-", "", "999"], 0)):
+        options = FitOptions(target="y", methods="lr", missing=missing, device="cpu")
+        notes = notes_of(lambda progress: read_tables(path, options, progress))  # noqa: B023
+        absent = [note for note in notes if "no cell" in note]
+        assert len(absent) == count
+        for note in absent:
+            assert_states(note, path, repr(missing[-1]), "--missing")
+
+
 def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) -> None:
     """And all cells are categories if the user says so."""
     prices = [f"{number},5" for number in range(39)]
