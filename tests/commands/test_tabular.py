@@ -415,6 +415,8 @@ def test_a_file_is_read_as_that_of_the_training(inside: Command, tmp_path: Path)
     first, second, _ = json.loads(run.stdout)
     assert second == pytest.approx(first | {"row": 2})
     run = inside("tabular", "predict", "m", "rows.csv", "--missing", "-", "--format", "json", cwd=tmp_path)
+    assert json.loads(run.stdout)[0] == pytest.approx(first)  # 999 is still missing
+    run = inside("tabular", "predict", "m", "rows.csv", "--missing", "", "--format", "json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     (tmp_path / "largest.csv").write_text("zip,age\n01234,30\n")
     largest = inside("tabular", "predict", "m", "largest.csv", "--format", "json", cwd=tmp_path)

@@ -21,7 +21,7 @@ from attngeo.estimators.shared.cells import (
     read_numbers,
     show_value,
 )
-from attngeo.estimators.shared.dates import read_any_moments, refuse_mixed_zones
+from attngeo.estimators.shared.dates import find_readable, read_any_moments, refuse_mixed_zones
 from attngeo.estimators.shared.files import naming, sort_values
 from attngeo.estimators.shared.numerals import describe_unit
 from attngeo.estimators.shared.saving import PLAIN
@@ -71,7 +71,7 @@ def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
     """Raise TableError for a missing value. is_read: the rows that are checked, [rows]."""
-    problem = ", as the cell is empty, or a text such as NA that --missing names; fill it or leave the row out"
+    problem = ", as the cell is empty, or a text such as NA, which --missing '' keeps; fill it or leave the row out"
     refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
 
@@ -111,13 +111,25 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
     wrong = values.isna().to_numpy()
     if values.dtype.kind == "f":
         wrong = wrong | np.isinf(values.to_numpy(np.float64, na_value=np.nan))
-    refuse_first(wrong, column, source, ", expected a finite number or a date (2020-01-31); leave the row out")
+    problem = f", expected a finite number or a date (2020-01-31); {advise_date(column, wrong)}"
+    refuse_first(wrong, column, source, problem)
     ranks = values.rank(method="dense").to_numpy(np.int64)
     twice = pd.DataFrame({"sequence": codes, "position": ranks}).duplicated()
     if missing.any():
         twice &= ~pd.Series(missing).groupby([codes, ranks]).transform("all")
     refuse_first(twice.to_numpy(), column, source, " is in its sequence twice; name a column that numbers its rows")
     return ranks
+
+
+def advise_date(column: pd.Series[Any], is_wrong: np.ndarray) -> str:
+    """What to do about the first cell that is no date; "" if all are. is_wrong: [rows]."""
+    if not is_wrong.any():
+        return ""
+    row = int(is_wrong.argmax())
+    readings = sum(bool(is_read[row]) for is_read in find_readable(column).values())
+    if readings > 1:
+        return "no cell tells the day from the month; write dates as 2020-01-31"
+    return "leave the row out"
 
 
 def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
@@ -175,6 +187,7 @@ def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | b
     refuse_first(is_read & is_text, column, source, f"{expected}; {_advise_texts(column, is_text, is_number, source)}")
     has_commas = is_read & is_number & np.isnan(numbers)
     refuse_first(has_commas, column, source, f"{expected}; write numbers with a decimal point")
+    require_values(column, source, is_read)
     problem = f"{expected}; leave the row out, or scale the column"
     refuse_first(is_read & ~(np.abs(numbers) <= LARGEST), column, source, problem)
     return numbers
@@ -192,7 +205,9 @@ def _advise_texts(column: pd.Series[Any], is_text: np.ndarray, is_number: np.nda
         return f"no cell of the column is a number; {advice}"
     texts = f"{is_text.sum():,} of {len(column):,} cells are no numbers"
     first = str(column.iloc[int(is_text.argmax())])
-    return f"{texts}; leave the row out, or make missing cells of such texts with {name_missing([first])}"
+    # Without another value, the missing cell would be refused, too.
+    others = "" if source == TABLE else "beside other values, "
+    return f"{texts}; leave the row out, or {others}make missing cells of such texts with {name_missing([first])}"
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
     TRAINING,
+    advise_date,
     check_columns,
     code_values,
     learn_items,
@@ -226,8 +227,9 @@ def _read_column(column: pd.Series[Any], kind: Kind, source: str, zone: str | No
         )
         refuse_first(np.abs(seconds) > MOST_SECONDS, column, source, problem)
         return seconds / DAY
-    problem = ", expected a date (2020-01-31) or seconds since 1970; leave the row out"
-    refuse_first(moments.wall.isna().to_numpy(), column, source, problem)
+    is_wrong = moments.wall.isna().to_numpy()
+    problem = f", expected a date (2020-01-31) or seconds since 1970; {advise_date(column, is_wrong)}"
+    refuse_first(is_wrong, column, source, problem)
     times = moments.wall
     if moments.zones:
         problem = " has a zone, but the training column has none; convert it to the times there, and leave out the zone"

@@ -108,6 +108,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     (5,)
     """
 
+    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    missing_texts: tuple[str, ...] | None = None
     family: str | ExponentialFamily | None
     random_state: int | np.random.RandomState | None
     architecture: Architecture | None
@@ -539,6 +541,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             self.items_,
             self.counts_,
             epochs=len(self.history_.train),
+            missing=self.missing_texts,
         )
 
     @classmethod
@@ -562,6 +565,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         loaded.architecture_ = saved.architecture
         loaded.items_ = list(saved.items)
         loaded.counts_ = counts
+        loaded.missing_texts = saved.missing
         loaded.model_ = (models[0] if len(models) == 1 else JointModel(models)).eval()
         loaded.history_ = History(np.full(saved.epochs, np.nan), np.empty(0), np.empty(0))
         return loaded

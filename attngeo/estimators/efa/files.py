@@ -26,6 +26,7 @@ from attngeo.estimators.shared.files import (
     describe_units,
     keep_form,
     keep_whole,
+    list_missing,
     list_texts,
     name_new,
     naming,
@@ -76,6 +77,8 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
         )
         for source, frame in frames.items():
             _report_times(model, frame, source, paths[source] or "", progress)
+    if options.missing:
+        model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         model.save(options.save)
         note = f"{options.save}: saved; attngeo efa predict {options.save} DATA uses it"
@@ -306,17 +309,17 @@ def read_like(
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
     missing, form (its options), progress, and what it raises: as `read_own_table`; progress also gets notes of times
-    that are read otherwise than in training. Without missing texts, one such as NA that the model knows as an item or a
-    category is no missing cell.
+    that are read otherwise than in training. The missing texts are beside those of the training. A text such as NA that
+    the model knows as an item or a category is none of these.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
-    if missing is None:
-        values = set(model.items_)
-        for covariate in model.model_.parts[0].shape.covariates:
-            values.update(covariate.categories)
-        missing = [text for text in MISSING_TEXTS if text not in values]
-    frame = read_own_table(path, missing, items, _list_codes(options), options=form, progress=progress)
+    values = set(model.items_)
+    for covariate in model.model_.parts[0].shape.covariates:
+        values.update(covariate.categories)
+    known = MISSING_TEXTS if model.missing_texts is None else model.missing_texts
+    texts = list_missing(missing, [text for text in known if text not in values])
+    frame = read_own_table(path, texts, items, _list_codes(options), options=form, progress=progress)
     with naming({TABLE: path}):
         _report_times(model, frame, TABLE, path, progress)
     return frame

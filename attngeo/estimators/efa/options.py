@@ -407,7 +407,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
 class EfaPredictOptions(FormOptions):
     """How a file is read that a saved model predicts, and where. Raises UsageError."""
 
-    missing: Sequence[str] | None = missing_option()
+    missing: Sequence[str] | None = missing_option("as fitted")
     short: Short | None = option(None, SHORT, panel=INPUT, shown_default="as in fit")
     device: str = device_option()
 

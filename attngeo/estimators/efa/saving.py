@@ -56,7 +56,8 @@ class SavedCounts(Table):
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none.
 
-    counts: None for a model of values, or of format 4.
+    counts: None for a model of values, or of format 4. missing: texts that are missing cells, the empty one among them;
+    None for those of `read_own_table`, and in a model of an older version.
     """
 
     TYPE = "attngeo_efa"
@@ -68,6 +69,7 @@ class SavedEfa(SavedModel):
     shape: DataShape
     items: tuple[Plain, ...]
     counts: SavedCounts | None = None
+    missing: tuple[str, ...] | None = None
     num_hidden_layers: Count | None = None
     num_attention_heads: Count | None = None
     hidden_size: Count | None = None
@@ -137,10 +139,11 @@ def write_efa(
     counts: ItemCounts | None,
     *,
     epochs: int,
+    missing: Sequence[str] | None = None,
 ) -> None:
     """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks.
 
-    counts: of the items of training sequences, which are saved with the part of items.
+    counts: of the items of training sequences, which are saved with the part of items. missing: as of `SavedEfa`.
     """
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")
@@ -153,6 +156,8 @@ def write_efa(
             "items": list_plain(items, "an item is a") if model.shape.items else [],
             **_describe_layers(model, options),
         }
+        if missing is not None:  # older versions do not know the key
+            config["missing"] = list(missing)
         tensors = {_name_in_file(name): tensor for name, tensor in model.state_dict().items()}
         if counts is not None and model.is_of_items:
             sizes = SavedCounts(sequences=counts.sequences, pairs=len(counts.pairs), least=counts.least)

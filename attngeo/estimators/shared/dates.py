@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import show_value
+from attngeo.estimators.shared.cells import MOST_UNREAD, show_value
 
 # How days are written. One that reads all cells of a column is found; if two do, day and month are uncertain.
 DAY_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
@@ -110,14 +110,18 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
 
 
 def find_short_year(column: pd.Series[Any]) -> str:
-    """The first cell of a column of texts, all of which look like dates with years of two digits; "" for others."""
+    """The first cell of a column of texts that looks like a date with a year of two digits, as all but a few do.
+
+    "" for other columns.
+    """
     if not pd.api.types.is_string_dtype(column.dtype):
         return ""
     texts = column.dropna().astype("str")
-    for cells in (texts[:FIRST_CELLS], texts):
-        if not len(cells) or not cells.str.fullmatch(SHORT_YEAR).all():
-            return ""
-    return str(texts.iloc[0])
+    is_short = texts.str.fullmatch(SHORT_YEAR).to_numpy(bool)
+    is_other = ~is_short
+    if not is_short.any() or is_other.sum() > MOST_UNREAD * len(texts):
+        return ""
+    return str(texts.iloc[int(is_short.argmax())])
 
 
 def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> list[str]:
@@ -125,7 +129,7 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
     values = _unfold(column).dropna()
     if _is_of_dates(values) or not len(values):
         return []
-    formats = list(days) or [day for day in DAY_FORMATS if is_date or day not in WITHOUT_SEPARATOR]
+    formats = _list_tried(days, is_date=is_date)
     for cells in (values[:FIRST_CELLS], values):
         if not formats:
             break
@@ -133,6 +137,32 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
         times = _read_times(parts)
         formats = [day for day in formats if (_read_days(parts["day"], day) + times).notna().all()]
     return formats
+
+
+def find_readable(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> dict[str, np.ndarray]:
+    """The cells that each format of days reads, [rows]; none at all for a column most of whose cells are no dates.
+
+    days, is_date: as of `find_dates`.
+    """
+    values = _unfold(column).astype(object)
+    some = values.dropna()
+    some = some.iloc[:: max(1, len(some) // FIRST_CELLS)]
+    formats = _list_tried(days, is_date=is_date)
+    if 2 * _split_cells(some)["day"].notna().sum() <= len(some):
+        return {day: np.zeros(len(values), bool) for day in formats}
+    codes, distinct = pd.factorize(values)
+    parts = _split_cells(pd.Series(distinct, dtype=object))
+    times = _read_times(parts)
+    cells = {}
+    for day in formats:
+        is_read = (_read_days(parts["day"], day) + times).notna().to_numpy(bool)
+        cells[day] = np.append(is_read, False)[codes]  # a missing cell has the code −1
+    return cells
+
+
+def _list_tried(days: Sequence[str], *, is_date: bool) -> list[str]:
+    """The formats of days that are tried. days, is_date: as of `find_dates`."""
+    return list(days) or [day for day in DAY_FORMATS if is_date or day not in WITHOUT_SEPARATOR]
 
 
 def _find_time_format(values: pd.Series[Any]) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from attngeo.estimators.shared.cells import (
     WHOLE,
     find_marks,
     parse_numbers,
-    read_like_numbers,
     read_numbers,
     show_value,
 )
@@ -43,6 +43,7 @@ from attngeo.estimators.shared.numerals import (
     find_forms,
     find_mark,
     find_numerals,
+    read_beside_texts,
 )
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -81,6 +82,7 @@ def read_own_table(
     named: Iterable[str] = (),
     options: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
+    missing_in: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
@@ -92,12 +94,14 @@ def read_own_table(
 
     Args:
         path: the file.
-        missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
+        missing: texts that are missing cells, as `list_missing` reads them. Those of MISSING_TEXTS are texts in a
+            Parquet file, which has missing cells of its own.
         texts: columns of a text file that are texts, even if all look like numbers.
         codes: columns of a text file that are texts if they look like booleans.
         named: further columns that are needed, which are no lists.
         options: how text files are written.
         progress: gets notes of what is found and of what may be read otherwise than the user expects.
+        missing_in: further texts that are missing cells, by the column in which they are.
 
     Raises:
         DataUnavailableError: there is no such file.
@@ -112,8 +116,13 @@ def read_own_table(
         require_regular_file(path, sys.maxsize)
         if path.suffix.lower() == ".parquet":
             frame = _read_parquet(path, {*texts, *codes, *named})
+            named_texts = [text for text in missing or () if text not in MISSING_TEXTS]
+            for name in list_texts(frame):
+                absent = [*named_texts, *missing_in.get(name, ())]
+                if absent:
+                    frame[name] = frame[name].mask(frame[name].isin(absent))
         else:
-            frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress)
+            frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress, missing_in)
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
@@ -129,18 +138,21 @@ def _read_text(
     codes: Collection[str],
     options: FormOptions,
     progress: ProgressCallback,
+    missing_in: Mapping[str, Sequence[str]],
 ) -> pd.DataFrame:
     """The table of a text file. Its arguments, and what it raises: as of `read_own_table`."""
     form = find_form(path, options)
     with path.open("rb") as file:
         require_csv_memory(file, path, form.separator)
     _check_header(path, form)
-    frame = _parse(path, form, na_values=missing, keep_default_na=False, dtype=dict.fromkeys(texts, str))
+    names = _parse(path, form, nrows=0, dtype=str).columns
+    missing_cells = {name: [*missing, *missing_in.get(str(name), ())] for name in names}
+    frame = _parse(path, form, na_values=missing_cells, keep_default_na=False, dtype=dict.fromkeys(texts, str))
     typed = [str(name) for name in frame.columns.difference(_list_strings(frame), sort=False)]
     written = pd.DataFrame(index=frame.index)
     if typed:
         written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
-    frame = _keep_texts(frame, written, missing, codes)
+    frame = _keep_texts(frame, written, missing_cells, codes)
     frame, mark, notes = _read_numerals(frame, written, texts, form)
     separator = form.separator if path.suffix.lower() == ".csv" else ","
     frame.attrs[FORM] = {"separator": separator, "decimal": mark or ".", "encoding": _name_encoding(path, form)}
@@ -172,6 +184,11 @@ def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: Prog
         progress(Progress("note", f"{path}: {what}; a .csv file is written as UTF-8"))
     rows.attrs[FORM] = form
     return rows
+
+
+def find_decimal(frame: pd.DataFrame) -> str:
+    """The decimal mark of the text file that gave the frame; a point if it has none."""
+    return str(frame.attrs.get(FORM, {}).get("decimal", "."))
 
 
 def read_written(
@@ -394,16 +411,16 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
 
 
 def _keep_texts(
-    frame: pd.DataFrame, written: pd.DataFrame, missing: Sequence[str], codes: Collection[str]
+    frame: pd.DataFrame, written: pd.DataFrame, missing: Mapping[Any, Sequence[str]], codes: Collection[str]
 ) -> pd.DataFrame:
     """The frame with what pandas changes in columns that it reads as numbers or booleans, as the file has it.
 
     These are codes such as 01, booleans such as true, and the digits of whole numbers among which cells are missing.
-    written: the cells of these columns. codes: columns that have no booleans.
+    written: the cells of these columns. missing: the texts of missing cells of each. codes: columns without booleans.
     """
     for name in written.columns:
         column = frame[name]
-        cells = written[name].mask(written[name].isin(missing))
+        cells = written[name].mask(written[name].isin(missing[name]))
         known = cells[column.notna()]
         is_text = bool(find_code(known))
         if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
@@ -556,9 +573,16 @@ def _find_undecodable(path: Path) -> int:
     return 1
 
 
-def list_missing(texts: Iterable[str] | None) -> list[str]:
-    """The texts of missing cells, the empty one among them. texts: those in place of MISSING_TEXTS."""
-    return list(dict.fromkeys(["", *(texts or MISSING_TEXTS)]))
+def list_missing(texts: Iterable[str] | None, default: Iterable[str] | None = None) -> list[str]:
+    """The texts of missing cells, the empty one among them.
+
+    texts: those beside the default; an empty one among them drops it, so that a list of this function is read as it is.
+    default: MISSING_TEXTS without it.
+    """
+    named = list(texts or ())
+    if "" not in named:
+        named = [*(MISSING_TEXTS if default is None else default), *named]
+    return list(dict.fromkeys(["", *named]))
 
 
 def _list_strings(frame: pd.DataFrame) -> list[str]:
@@ -592,11 +616,20 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def describe_units(frame: pd.DataFrame) -> Iterator[str]:
-    """Notes about columns of texts most of whose cells are numbers with a unit."""
+    """Notes about columns of texts most of whose cells are numbers with a unit; not of 12% beside a few texts."""
+    read = dict(find_few_texts(frame))
     for name in _list_strings(frame):
-        described = describe_unit(frame[name])
+        described = "" if name in read else describe_unit(frame[name])
         if described:
             yield f"column {name!r:.60}: {described}"
+
+
+def settle_numbers(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """The frame with numbers in place of the texts of these columns that are numbers: see `read_beside_texts`."""
+    for name in {*names} & {*list_texts(frame)}:
+        numbers = read_beside_texts(frame[name], find_decimal(frame))
+        frame = frame.assign(**{name: frame[name].astype(object).mask(~np.isnan(numbers), numbers)})
+    return frame
 
 
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
@@ -605,7 +638,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     The numbers may have decimal commas.
     """
     for name in list_texts(frame):
-        numbers = read_like_numbers(frame[name])
+        numbers = read_beside_texts(frame[name], find_decimal(frame))
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
         has_few_texts = 0 < is_text.sum() <= len(frame) / FEW and not find_code(frame[name].astype("str"))
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from attngeo.estimators.shared.cells import CODE, name_missing, parse_numbers
+from attngeo.estimators.shared.cells import CODE, name_missing, parse_numbers, read_like_numbers, read_numbers
 
 DECIMALS = (".", ",")
 # The characters that may part thousands, beside the other decimal mark: spaces of several widths, and apostrophes.
@@ -82,8 +83,7 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
         return {}
     found = {}
     for decimal in marks:
-        other = DECIMALS[1 - DECIMALS.index(decimal)]
-        for thousands in (other, SPACES, APOSTROPHES):
+        for thousands in _list_thousands(decimal):
             numerals = Numerals(decimal, thousands, is_percent)
             fits = numerals.pattern.fullmatch
             if all(map(fits, bare[:FIRST_CELLS])) and all(map(fits, bare)):
@@ -92,17 +92,48 @@ def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict
     return found
 
 
+def _list_thousands(decimal: str) -> tuple[str, ...]:
+    """The characters that may part thousands beside this decimal mark."""
+    other = DECIMALS[1 - DECIMALS.index(decimal)]
+    return (other, SPACES, APOSTROPHES)
+
+
+def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
+    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number.
+
+    As `read_like_numbers`, but that the numbers have the one form that fits all of them, or the one with this decimal
+    mark, if it is a comma: 1.234 is 1234 then. mark: of the file; a point also if the file does not tell it.
+    """
+    cells = column.where(column.map(lambda value: isinstance(value, str)))
+    patterns = [Numerals(decimal, thousands).pattern for decimal in DECIMALS for thousands in _list_thousands(decimal)]
+    texts = []
+    for text in cells.dropna().unique():
+        bare = Numerals.strip(text)
+        if any(pattern.fullmatch(bare) for pattern in patterns):
+            texts.append(text)
+    forms = find_numerals(texts)
+    if len(forms) > 1 and mark == ",":
+        forms = {mark: forms[mark]}
+    if len(forms) != 1:
+        return read_like_numbers(column)
+    numerals = next(iter(forms.values()))
+    is_number = cells.isin(texts)
+    numbers = read_numbers(column.mask(is_number)).copy()
+    numbers[is_number] = numerals.read(cells[is_number]).to_numpy(float)
+    return numbers
+
+
 def describe_unit(column: pd.Series[Any]) -> str:
     """What to do about a column most of whose cells are numbers with a unit; "" for others.
 
     The unit is behind the number, or a sign of a currency before it. The column has a few units, as the letters of
-    house numbers are none, and a few other texts at most.
+    house numbers are none, and a few other texts at most. Numbers without a unit may be beside one of several letters.
     """
     cells = column.dropna().astype("str")
     units: dict[str, str] = {}
     bare = []
     others = []
-    has_plain = False
+    plain = 0
     count = 0
     for cell, rows in cells.value_counts(sort=False).items():
         text = str(cell)
@@ -116,8 +147,10 @@ def describe_unit(column: pd.Series[Any]) -> str:
             bare.append(match[2])
             count += rows
         else:
-            has_plain = True
-    if len(units) > (1 if has_plain else MOST_UNITS) or 2 * count <= len(cells) or not find_numerals(bare):
+            plain += rows
+    is_letter = any(len(unit) == 1 and unit.isalpha() for unit in units)
+    numbers = count if is_letter else count + plain
+    if not units or len(units) > (1 if plain else MOST_UNITS) or 2 * numbers <= len(cells) or not find_numerals(bare):
         return ""
     unit, example = next(iter(units.items()))
     advice = "remove units from the cells to make numbers of them"

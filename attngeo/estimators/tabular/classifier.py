@@ -63,6 +63,8 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
+    # Texts that are missing cells in one of its columns of numbers or dates only.
+    missing_in: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     # The columns of dates in that file; the model has their parts.
     dates: Mapping[str, DateColumn] = MappingProxyType({})
     random_state: int | np.random.RandomState | None
@@ -352,6 +354,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             data_sets=self._data_sets,
             epochs=self.n_iter_,
             missing=self.missing_texts,
+            **({"missing_in": dict(self.missing_in)} if self.missing_in else {}),  # unknown to older versions
             **describe_dates(self.dates),
         )
 
@@ -382,6 +385,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         model.network_ = network
         model.n_iter_ = saved.epochs
         model.missing_texts = saved.missing
+        model.missing_in = saved.missing_in
         model.dates = saved.list_dates()
         model._seed = saved.seed
         model._data_sets = saved.data_sets

@@ -13,24 +13,27 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_like_numbers, read_numbers, show_value
+from attngeo.estimators.shared.cells import name_missing, read_numbers, show_value
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
     describe_units,
     find_code,
+    find_decimal,
     find_equal_texts,
     find_few_texts,
     find_index,
     find_left_out,
     keep_form,
     keep_whole,
+    list_missing,
     list_texts,
     name_new,
     naming,
     read_own_table,
     read_written,
     settle_labels,
+    settle_numbers,
     settle_table,
     write_like,
 )
@@ -41,8 +44,10 @@ from attngeo.estimators.tabular.coding import hold_out
 from attngeo.estimators.tabular.kinds import (
     as_numbers,
     find_free_texts,
+    find_likely_kind,
     find_row_names,
     ignore_note,
+    list_lost_texts,
     list_parts,
     list_sources,
     select_columns,
@@ -145,10 +150,14 @@ def read_tables(
     y: pd.Series[Any] | None = None
     if options.target is not None:
         x, y = take_target(frame, options.target, paths[0])
-    x, dates = _arrange(x, options, paths[0], progress)
+    x, dates, missing_in = _arrange(x, options, paths[0], progress)
     if options.test is None:
-        return _split_rows(x, y, options, paths[0])._replace(dates=dates)
-    test_x = read_own_table(options.test, options.missing, list_texts(frame), options=options, progress=progress)
+        return _split_rows(x, y, options, paths[0])._replace(dates=dates, missing_in=missing_in)
+    texts = [name for name in list_texts(frame) if name not in missing_in]
+    test_x = read_own_table(
+        options.test, options.missing, texts, options=options, progress=progress, missing_in=missing_in
+    )
+    test_x = settle_numbers(test_x, [name for name in x.columns if pd.api.types.is_numeric_dtype(x[name].dtype)])
     test_y = None
     if options.target is not None:
         if options.target not in test_x:
@@ -162,7 +171,7 @@ def read_tables(
     if absent and len(paths) == 1:
         missing = list_sources(absent, dates)[0]
         raise TableError(f"no column {missing!r}, which the training rows have", subject=options.test)
-    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
+    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates, missing_in)
 
 
 def _report(path: str, progress: ProgressCallback, note: str) -> None:
@@ -172,19 +181,25 @@ def _report(path: str, progress: ProgressCallback, note: str) -> None:
 
 def _arrange(
     frame: pd.DataFrame, options: FitOptions, path: str, progress: ProgressCallback
-) -> tuple[pd.DataFrame, dict[str, DateColumn]]:
-    """The features that are used, in their kinds, with the parts of dates; and the columns of dates. Raises TableError.
+) -> tuple[pd.DataFrame, dict[str, DateColumn], dict[str, tuple[str, ...]]]:
+    """The features that are used, in their kinds, with the parts of dates; columns of dates; and `list_lost_texts`.
 
-    A column that names rows is left out, unless the user chose it or its kind.
+    A column that names rows is left out, unless the user chose it or its kind. Raises TableError.
     """
     # A column of lists is left out already; its file says so.
     nested = find_left_out(path)
     dropped = [name for name in options.drop if name in frame or name not in nested]
     frame = select_columns(frame, options.columns, dropped, path)
+    as_read = frame
     for name, texts in find_few_texts(frame):
         if name not in options.column_types:
-            frame = frame.assign(**{name: as_numbers(frame[name])})
+            numbers = as_numbers(frame[name], find_decimal(frame))
             what = f"cells of column {name!r:.60} that are no numbers are missing: {texts}"
+            is_other = (numbers != read_numbers(frame[name])) & numbers.notna()
+            if is_other.any():
+                row = is_other.to_numpy(bool).argmax()
+                what += f"; {show_value(frame[name].iloc[row])} is {numbers.iloc[row]:.15g}"
+            frame = frame.assign(**{name: numbers})
             progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes categories of all"))
     frame, dates = set_kinds(frame, options.column_types, path, partial(_report, path, progress))
     for name, found in dates.items():
@@ -193,12 +208,17 @@ def _arrange(
             how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
-        frame = _leave_out(frame, {*options.column_types, *dates}, path, progress)
-    return split_dates(frame, dates), dates
+        frame = _leave_out(frame, {*options.column_types, *dates}, options.min_frequency, path, progress)
+    return split_dates(frame, dates), dates, list_lost_texts(as_read, frame)
 
 
-def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: ProgressCallback) -> pd.DataFrame:
-    """The columns that say something of other rows, and those in `kept`. Raises TableError if none remains."""
+def _leave_out(
+    frame: pd.DataFrame, kept: Collection[str], least: int, path: str, progress: ProgressCallback
+) -> pd.DataFrame:
+    """The columns that say something of other rows, and those in `kept`. Raises TableError if none remains.
+
+    least: as of `_describe_texts`, whose notes are reported.
+    """
     left_out = []
     for name, reason in find_row_names(frame):
         if name in kept:
@@ -211,17 +231,38 @@ def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: 
             raise TableError(f"{problem}; {advice}", subject=path, column=name)
         progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
     frame = select_columns(frame, None, left_out, path)
-    for name, count in find_free_texts(frame):
-        if name not in kept:
-            what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-            is_number = np.isfinite(read_like_numbers(frame[name].dropna()))
-            advice = "--drop leaves it out"
-            if is_number.mean() > 0.5:
-                advice = f"--column-type {name}:number makes numbers of them"
-                if not is_number.all():
-                    advice += f", and missing cells of the {(~is_number).sum():,} that are none"
-            progress(Progress("note", f"{path}: {what}; {advice}"))
+    for note in _describe_texts(frame.drop(columns=[*kept], errors="ignore"), least):
+        progress(Progress("note", f"{path}: {note}"))
     return frame
+
+
+def _describe_texts(frame: pd.DataFrame, least: int) -> Iterator[str]:
+    """Notes of columns of texts that look like numbers or dates, or say little. least: the rows of a category."""
+    free = dict(find_free_texts(frame))
+    for name in list_texts(frame):
+        what = f"column {name!r:.60}"
+        kind, is_other = find_likely_kind(frame[name], find_decimal(frame))
+        if is_other.any():
+            row = int(is_other.argmax())
+            cell = frame[name].iloc[row]
+            what += f": all cells are categories, because {is_other.sum():,} of {frame[name].count():,} are no {kind}s"
+            what += f", such as {show_value(cell)} in row {row + 1}"
+            advice = f"{name_missing([str(cell)])} makes missing cells of such texts"
+            if kind == "number":
+                advice = f"--column-type {name}:number makes numbers of the others, and missing cells of these"
+        elif name in free:
+            what += f" has {free[name]:,} different texts in {len(frame):,} rows"
+            advice = "--drop leaves it out"
+            if kind == "number":
+                advice = f"--column-type {name}:number makes numbers of them"
+        else:
+            counts = frame[name].value_counts()
+            rare = int(counts[counts < least].sum())
+            if 2 * rare <= frame[name].count():
+                continue
+            what += f": {rare:,} of {frame[name].count():,} cells have texts of fewer than {least} rows"
+            advice = "they are one category; --min-frequency sets the number of rows"
+        yield f"{what}; {advice}"
 
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:
@@ -261,6 +302,9 @@ def read_files(
         frames.append(frame)
         for note in _describe_reading(path, frame, options, named):
             progress(Progress("note", f"{path}: {note}"))
+        if len(paths) == 1:
+            for note in _describe_absent(path, frame, options):
+                progress(Progress("note", f"{path}: {note}"))
     if len(frames) > 1:
         texts = {*labels}
         for frame in frames:
@@ -332,16 +376,30 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
         yield from _describe_equal(path, frame, options)
         yield from describe_units(frame.drop(columns=options.target or [], errors="ignore"))
     names = [name for name in frame.columns if frame[name].isna().any()]
-    written = read_written(path, names, options) if names and options.missing is None else None
+    written = read_written(path, names, options) if names else None
     if written is not None:
         texts = list_texts(frame)
+        asked = ["", *(options.missing or ())]
         for name in names:
             # In a column of numbers, such a text could be nothing else.
             advice = "; --missing '' makes categories of such texts" if name in texts else ""
-            counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
+            counts = written[name][frame[name].isna() & ~written[name].isin(asked)].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
                 yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
+
+
+def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:
+    """Notes of texts that the user names as missing cells and no cell has, such as two of them with a comma."""
+    # A number may be written in several ways.
+    texts = [text for text in options.missing or () if text and np.isnan(read_numbers(pd.Series([text]))).all()]
+    names = [name for name in frame.columns if frame[name].isna().any()]
+    written = read_written(path, names, options) if texts and names else None
+    if Path(path).suffix.lower() not in SEPARATORS:
+        return
+    for text in texts:
+        if written is None or not (written == text).any(axis=None):
+            yield f"no cell is {text!r:.40}, which --missing names; --missing is given once for each text"
 
 
 def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str]:
@@ -387,8 +445,11 @@ def _read_like(model: TableModel, path: str, options: RowsOptions, progress: Pro
     texts = [str(coding.name) for coding in model.coding_.columns if coding.is_of_texts]
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
-    missing = options.missing or model.missing_texts
-    return read_own_table(path, missing, texts, named=known, options=options, progress=progress)
+    missing = list_missing(options.missing, model.missing_texts)
+    frame = read_own_table(
+        path, missing, texts, named=known, options=options, progress=progress, missing_in=model.missing_in
+    )
+    return settle_numbers(frame, [str(coding.name) for coding in model.coding_.features if coding.edges is not None])
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:

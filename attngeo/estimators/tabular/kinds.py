@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import read_like_numbers, refuse_unread, show_value
+from attngeo.estimators.shared.cells import name_missing, refuse_unread, show_value
 from attngeo.estimators.shared.dates import (
     DateColumn,
     find_dates,
+    find_readable,
     find_short_year,
     list_day_formats,
     read_moments,
     read_wall_times,
 )
-from attngeo.estimators.shared.files import keep_whole, list_texts, naming
-from attngeo.estimators.shared.numerals import describe_unit
+from attngeo.estimators.shared.files import FEW, find_code, find_decimal, keep_whole, list_texts, naming
+from attngeo.estimators.shared.numerals import describe_unit, find_numerals, read_beside_texts
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
 
@@ -133,9 +135,9 @@ def set_kinds(
         if kind == "category":
             frame = frame.assign(**{name: keep_whole(column).astype("category")})
         elif kind == "number":
-            numbers = as_numbers(column)
+            numbers = as_numbers(column, find_decimal(frame))
             unit = describe_unit(column)
-            if unit:
+            if unit and describe_unit(column[numbers.isna()]):  # 12% may be a number
                 raise TableError(f"expected numbers, but {unit}", subject=path, column=name)
             if not numbers.notna().any():
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
@@ -144,31 +146,71 @@ def set_kinds(
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
             with naming({"": path}):
-                found = _read_kind(column, kind, report)
+                dated, found = _read_kind(column, kind, report)
             if found is not None:
+                frame = frame.assign(**{name: dated})
                 dates[str(name)] = found
     return frame, dates
 
 
-def _read_kind(column: pd.Series[Any], kind: Kind | None, report: Callable[[str], None]) -> DateColumn | None:
-    """The dates of a column that may have some, or has some if the user chose a kind. Raises TableError."""
-    found = find_dates(column, ORDERS.get(str(kind), ()), is_date=kind is not None)
+def _read_kind(
+    column: pd.Series[Any], kind: Kind | None, report: Callable[[str], None]
+) -> tuple[pd.Series[Any], DateColumn | None]:
+    """The dates of a column that may have some, or has some if the user chose a kind; and its cells.
+
+    A few texts among dates are missing cells, with a note. Raises TableError.
+    """
+    days = ORDERS.get(str(kind), ())
+    found = find_dates(column, days, is_date=kind is not None)
     short = find_short_year(column) if found is None else ""
     if short:
         problem = f"{short!r:.40} looks like a date whose year has two digits, expected four, such as 31.12.2023"
         if kind is not None:
             raise TableError(problem, column=column.name)
         report(f"column {column.name!r:.60}: {problem}; it stays a text")
-    if found is None and kind is not None:
-        raise TableError(
-            "has cells that are no dates of one format, expected such as 2023-12-31 or 31.12.2023 23:59:59; write all "
-            "dates alike",
-            column=column.name,
-        )
+    if found is None:
+        cells = find_readable(column, days, is_date=kind is not None)
+        is_wrong = column.notna().to_numpy() & ~np.any([*cells.values()], axis=0)
+        is_few = 0 < is_wrong.sum() <= len(column) / FEW and 2 * (column.count() - is_wrong.sum()) > len(column)
+        rest = column.mask(is_wrong) if is_few else column
+        found = find_dates(rest, days, is_date=kind is not None) if is_few else None
+        if found is None and kind is not None:
+            raise _refuse_dates(column, is_wrong, cells)
+        if found is not None:
+            row = int(is_wrong.argmax())
+            report(
+                f"cells of column {column.name!r:.60} that are no dates are missing: {is_wrong.sum():,}, such as "
+                f"{show_value(column.iloc[row])} in row {row + 1}; --column-type {column.name}:category makes "
+                "categories of all"
+            )
+        column = rest
     uncertain = "" if kind in ORDERS else _describe_order(column, found)
     if uncertain:
         report(f"column {column.name!r:.60}: {uncertain}")
-    return found
+    return column, found
+
+
+def _refuse_dates(column: pd.Series[Any], is_wrong: np.ndarray, cells: Mapping[str, np.ndarray]) -> TableError:
+    """The error about a column without dates of one format.
+
+    is_wrong: the cells that are no dates, [rows]. cells: those that each format reads, [rows].
+    """
+    expected = "expected such as 2023-12-31 or 31.12.2023 23:59:59"
+    most = max(cells.values(), key=np.sum)
+    if not most.any():
+        return TableError(f"has no dates of one format, {expected}; choose another kind", column=column.name)
+    if not is_wrong.any():
+        row = int((column.notna().to_numpy() & ~most).argmax())
+        other = int(most.argmax())
+        problem = f"is written otherwise than {show_value(column.iloc[other])} in row {other + 1}"
+        advice = "write all dates alike"
+    else:
+        row = int(is_wrong.argmax())
+        more = f" (nor are {is_wrong.sum() - 1:,} further of {column.count():,} cells)" if is_wrong.sum() > 1 else ""
+        problem = f"is no date{more}"
+        advice = f"{name_missing([str(column.iloc[row])])} makes missing cells of such texts"
+    shown = show_value(column.iloc[row])
+    return TableError(f"{shown} {problem}, {expected}; {advice}", row=row + 1, column=column.name)
 
 
 def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
@@ -182,9 +224,25 @@ def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
     return f"{problem}; {outcome}; --column-type {column.name!s:.60}:day-month or :month-day says which is first"
 
 
-def as_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The cells of a column as numbers, missing for what is none; they may have decimal commas."""
-    return keep_whole(pd.Series(read_like_numbers(column), index=column.index))
+def as_numbers(column: pd.Series[Any], mark: str) -> pd.Series[Any]:
+    """The cells of a column as numbers, missing for what is none: see `read_beside_texts`."""
+    return keep_whole(pd.Series(read_beside_texts(column, mark), index=column.index))
+
+
+def list_lost_texts(as_read: pd.DataFrame, frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The texts of a table that are missing cells in its form with numbers and dates, by column.
+
+    A text that another column of numbers may have as one, such as 1,5, is none of them. Both tables have the same rows.
+    """
+    lost = {}
+    for name in frame.columns.intersection(list_texts(as_read), sort=False):
+        cells = as_read[name][as_read[name].notna() & frame[name].isna()]
+        texts = [text for text in cells.unique() if isinstance(text, str)]
+        if pd.api.types.is_numeric_dtype(frame[name].dtype):
+            texts = [text for text in texts if not find_numerals([text])]
+        if texts:
+            lost[str(name)] = tuple(texts)
+    return lost
 
 
 def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
@@ -195,6 +253,21 @@ def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
         counts = frame[name].value_counts()
         if 2 * int((counts == 1).sum()) > int(counts.sum()):
             yield str(name), len(counts)
+
+
+def find_likely_kind(column: pd.Series[Any], mark: str) -> tuple[str, np.ndarray]:
+    """What most cells of a column of texts are, "number" or "date", and its other texts, [rows]; "" without such.
+
+    mark: the decimal mark of the file.
+    """
+    is_there = column.notna().to_numpy()
+    if find_code(column.dropna().astype("str")):
+        return "", np.zeros(len(column), bool)
+    is_number = np.isfinite(read_beside_texts(column, mark))
+    for kind, is_read in (("number", is_number), ("date", np.any([*find_readable(column).values()], axis=0))):
+        if 2 * is_read.sum() > is_there.sum():
+            return kind, is_there & ~is_read
+    return "", np.zeros(len(column), bool)
 
 
 def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -41,7 +41,7 @@ CLEAR_ERRORS = 2
 class SplitTable(NamedTuple):
     """Features and responses of the training rows and of the test rows; None without a target.
 
-    dates: the columns of the file whose parts are features.
+    dates: the columns of the file whose parts are features. missing_in: texts that are missing cells, by column.
     """
 
     train_x: pd.DataFrame
@@ -49,6 +49,7 @@ class SplitTable(NamedTuple):
     test_x: pd.DataFrame
     test_y: pd.Series[Any] | None
     dates: Mapping[str, DateColumn] = MappingProxyType({})
+    missing_in: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class InterruptedFit(KeyboardInterrupt):
@@ -283,6 +284,7 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
     with naming({}, tables.train_x.index):
         model.prepare(tables.train_x, tables.train_y)
     model.missing_texts = tuple(list_missing(options.missing))
+    model.missing_in = tables.missing_in
     model.dates = tables.dates
     if options.save is not None:
         describe_columns(model.coding_)

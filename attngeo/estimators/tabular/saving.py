@@ -99,6 +99,8 @@ class SavedClassifier(SavedModel):
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
     missing: tuple[str, ...] | None
+    # Texts that are missing cells in one column of numbers or dates; older versions know none.
+    missing_in: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     # How the columns of dates are written, their zones ("" for none; older versions know none) and a cell of each.
     dates: dict[str, str] = Field(default_factory=dict)
     zones: dict[str, str] | None = None
@@ -148,8 +150,8 @@ def write_classifier(
 ) -> None:
     """Write the files of a fitted classifier.
 
-    state: seed, data_sets, epochs, missing, and the keys of `describe_dates`. Raises OutputError, and TableError for
-    values that JSON lacks.
+    state: seed, data_sets, epochs, missing, missing_in, and the keys of `describe_dates`. Raises OutputError, and
+    TableError for values that JSON lacks.
     """
     config: dict[str, Any] = {
         **_describe_layers(options),

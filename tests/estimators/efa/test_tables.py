@@ -26,7 +26,8 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TABLE, TRAINING, require_numbers
+from attngeo.estimators.efa.columns import TABLE, TRAINING, rank_positions, require_numbers
+from attngeo.estimators.efa.covariates import Covariate, read_covariates
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
@@ -718,6 +719,27 @@ def test_a_value_that_is_no_number_is_refused_with_what_to_do(kind: str) -> None
     with refuses(TableError, f"row {row}", "'price'", *facts) as caught:
         require_numbers(pd.Series(cells, name="price", dtype=object), TABLE)
     assert "scale" not in str(caught.value)
+
+
+def test_a_missing_value_is_no_matter_of_scale() -> None:
+    column = pd.Series([1.5, None], name="price")
+    with refuses(TableError, "row 2", "'price'", "empty", "--missing ''", "leave the row out") as caught:
+        require_numbers(column, TRAINING)
+    assert "scale" not in str(caught.value)
+    with refuses(TableError, "row 2", "'-'", "beside other values", "--missing -"):
+        require_numbers(pd.Series(["1.5", "-"], name="price"), TRAINING)
+
+
+@pytest.mark.parametrize("text", ["01/02/2023", "soon"])
+@pytest.mark.parametrize("use", ["position", "covariate"])
+def test_dates_that_do_not_tell_day_and_month_are_told_how_to(text: str, use: str) -> None:
+    column = pd.Series([text, "03/04/2023", "05/06/2023", "07/08/2023"], name="day", dtype="str")
+    facts = ["the day from the month"] if "/" in text else ["leave the row out"]
+    with refuses(TableError, "row 1", "'day'", repr(text), "2020-01-31", *facts):
+        if use == "position":
+            rank_positions(column, np.zeros(4, int), TABLE, np.zeros(4, bool))
+        else:
+            read_covariates(column.to_frame(), {"day": Covariate(kind="time", zone="")}, TABLE)
 
 
 def test_only_a_fit_may_name_another_column_than_one_without_numbers() -> None:

@@ -18,7 +18,7 @@ from attngeo.errors import TableError, UnknownColumnError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
-from attngeo.estimators.shared.files import find_few_texts, read_own_table, settle_table, write_like
+from attngeo.estimators.shared.files import find_few_texts, list_missing, read_own_table, settle_table, write_like
 from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
@@ -116,6 +116,33 @@ def test_a_text_that_a_model_knows_is_no_missing_cell(tmp_path: Path) -> None:
     assert found["item"].tolist() == rows["item"].tolist()
 
 
+@pytest.mark.parametrize("part", ["values", "both"])
+def test_missing_texts_of_a_fit_to_sequences_are_those_of_its_model(part: str, tmp_path: Path) -> None:
+    table = pd.DataFrame({"sequence": np.arange(40) // 4, "item": ["tea", "jam"] * 20})
+    stars = table.assign(stars=["1", "2", "-", "3"] * 10, minutes=["k. A.", "2.5", "4", "3"] * 10)
+    path, empty = str(tmp_path / "rows.csv"), str(tmp_path / "empty.csv")
+    stars.to_csv(path, index=False)
+    stars.replace(["-", "k. A."], "").to_csv(empty, index=False)
+    chosen: dict[str, Any] = {
+        "value": ["stars:gaussian", "minutes:gaussian"],
+        "part": part,
+        "width": 4,
+        "max_epochs": 1,
+    }
+    options = EfaFitOptions(**chosen, device="cpu", validation_fraction=0)
+    folder = tmp_path / "m"
+    fit_own_sequences(path, options.replace(missing=["-", "k. A."], save=str(folder)))
+    found = predict_file(folder, path).drop(columns=["stars", "minutes"])
+    pd.testing.assert_frame_equal(found, predict_file(folder, empty).drop(columns=["stars", "minutes"]))
+    drawn = sample_file(folder, EfaDrawOptions(data=path, seed=1))
+    assert len(drawn) == len(table)
+    fit_own_sequences(empty, options.replace(save=str(tmp_path / "plain")))
+    with refuses(TableError, path, "row 3", "'stars'", "'-'", "--missing -"):
+        predict_file(tmp_path / "plain", path)
+    for config in tmp_path.glob("plain/**/config.json"):
+        assert "missing" not in json.loads(config.read_text())  # older versions read it
+
+
 def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) -> None:
     rows = pd.DataFrame({"sequence": np.arange(20) // 2, "item": [7, 8] * 10, "age": [*range(19), "n/a"]})
     rows.to_csv(tmp_path / "rows.csv", index=False)
@@ -124,6 +151,26 @@ def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) ->
     fit_own_sequences(str(tmp_path / "rows.csv"), options, reports.append)
     (note,) = (report.what for report in reports if report.phase == "note")
     assert_states(note, tmp_path / "rows.csv", "'age'", "'n/a' in row 20", "--missing")
+
+
+@pytest.mark.parametrize(
+    ("named", "default", "expected"),
+    [
+        (None, None, ["", "NA", "NaN", "nan", "?"]),
+        ((), None, ["", "NA", "NaN", "nan", "?"]),
+        (["-"], None, ["", "NA", "NaN", "nan", "?", "-"]),
+        (["-", ""], None, ["", "-"]),
+        ([""], ["", "999"], [""]),
+        (["-"], ["", "999"], ["", "999", "-"]),
+        (["", "NA", "-"], ["", "999"], ["", "NA", "-"]),
+    ],
+)
+def test_texts_of_missing_cells_are_beside_the_default(
+    named: list[str] | None, default: list[str] | None, expected: list[str]
+) -> None:
+    texts = list_missing(named, default)
+    assert texts == expected
+    assert list_missing(texts, ["other"]) == texts
 
 
 @pytest.mark.parametrize(("texts", "rows", "are_few"), [(1, 10, True), (1, 9, False), (4, 40, True), (5, 40, False)])

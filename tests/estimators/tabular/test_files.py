@@ -81,9 +81,21 @@ def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
     assert frame["name"].tolist() == ["None", "a,b", "n/a"]
     assert frame["n"].isna().tolist() == [False, True, False]
     assert frame["mass"].isna().tolist() == [False, True, True]
-    assert read_own_table(path, missing=["n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
+    assert read_own_table(path, missing=["n/a"])["name"].isna().tolist() == [False, False, True]
+    assert read_own_table(path, missing=["n/a"])["mass"].isna().tolist() == [False, True, True]
+    assert read_own_table(path, missing=["", "n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
     frame.to_parquet(tmp_path / "t.parquet")
     pd.testing.assert_frame_equal(read_own_table(tmp_path / "t.parquet"), frame)
+
+
+def test_texts_of_a_parquet_file_are_missing_cells_only_if_they_are_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.parquet")
+    pd.DataFrame({"town": ["NA", "-", None, "?"], "size": ["-", "s", "k. A.", "s"], "n": [1, 2, 3, 4]}).to_parquet(path)
+    assert read_own_table(path)["town"].isna().tolist() == [False, False, True, False]
+    frame = read_own_table(path, missing=["-"], missing_in={"size": ["k. A."], "n": ["1"], "absent": ["-"]})
+    assert frame["town"].isna().tolist() == [False, True, True, False]
+    assert frame["size"].isna().tolist() == [True, False, True, False]
+    assert frame["n"].tolist() == [1, 2, 3, 4]
 
 
 def test_codes_keep_their_leading_zeros(tmp_path: Path) -> None:
@@ -312,6 +324,34 @@ READ_OTHERWISE = {
     ),
     "house numbers": ("house", ["12", "12a", "12b", "13"] * 10, []),
     "more house numbers": ("house", ["12", "12a", "12b", "13a"] * 10, []),
+    "many texts among numbers": (
+        "age",
+        [10, 10, 20, "k. A."] * 10,
+        ["'age'", "10 of 40", "numbers", "'k. A.' in row 4", "--column-type age:number"],
+    ),
+    "many texts among dates": (
+        "day",
+        ["31.01.2023", "01.02.2023", "01.02.2023", "-"] * 10,
+        ["'day'", "10 of 40", "dates", "'-' in row 4", "--missing -"],
+    ),
+    "units beside plain numbers": (
+        "mass",
+        ["70 kg", "71", "70", "72 kg"] * 10,
+        ["'mass'", "'70 kg'", "'kg'", "remove"],
+    ),
+    "a few units beside plain numbers": ("house", ["12", "12a", "12", "13a"] * 10, []),
+    "rare texts": (
+        "time",
+        [*["10:00", "10:30", "11:00", "11:30", "12:00"] * 4, *["9:00"] * 10, *["9:30"] * 9, "23:00"],
+        ["'time'", "21 of 40", "fewer than 5 rows", "--min-frequency"],
+    ),
+    "half of the texts rare": (
+        "time",
+        [*["10:00", "10:30", "11:00", "11:30", "12:00"] * 4, *["9:00"] * 10, *["9:30"] * 10],
+        [],
+    ),
+    "half texts, half numbers": ("age", ["a", 10, 20, "k. A."] * 10, []),
+    "codes among which are texts": ("zip", ["01067", "10115", "10117", "k. A."] * 10, []),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
@@ -331,6 +371,32 @@ def test_what_may_be_read_otherwise_than_expected_is_noted(kind: str, tmp_path: 
     assert columns == (["size"] if "left out" in facts else [name or "Unnamed: 0", "size"])
 
 
+def test_missing_cells_are_noted_but_for_texts_that_the_user_names(tmp_path: Path) -> None:
+    table = pd.DataFrame({"size": ["s", "m", "NA", "-"] * 10, "y": ["u", "v"] * 20})
+    path = str(tmp_path / "rows.csv")
+    table.to_csv(path, index=False)
+    sizes = {}
+    for missing in (["-"], ["", "-"]):
+        options = FitOptions(target="y", methods="lr", missing=missing, device="cpu")
+        notes = notes_of(lambda progress: fit_own_table(path, options, progress))  # noqa: B023
+        sizes[len(notes)] = {*read_tables(path, options).train_x["size"].dropna()}
+        for note in notes:
+            assert_states(note, "'size'", "'NA' in 10 rows", "--missing ''")
+            assert "'-'" not in note
+    assert sizes == {1: {"s", "m"}, 0: {"s", "m", "NA"}}
+
+
+def test_a_text_of_missing_cells_that_no_cell_has_is_noted(tmp_path: Path) -> None:
+    path = write(tmp_path, "size,n,y\n" + "s,1,u\nm,2,v\n-,3,u\ns,999.0,v\n" * 10)
+    for missing, count in ((["-", "k. A."], 1), (["-,k. A."], 1), (["-", "", "999"], 0)):
+        options = FitOptions(target="y", methods="lr", missing=missing, device="cpu")
+        notes = notes_of(lambda progress: read_tables(path, options, progress))  # noqa: B023
+        absent = [note for note in notes if "no cell" in note]
+        assert len(absent) == count
+        for note in absent:
+            assert_states(note, path, repr(missing[-1]), "--missing")
+
+
 def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) -> None:
     """And all cells are categories if the user says so."""
     prices = [f"{number},5" for number in range(39)]
@@ -346,6 +412,40 @@ def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) ->
     assert_states(note, "'price'", 1, "row 40", "missing", "--column-type price:category")
     chosen = FitOptions(**{**dict(options), "column_types": {"price": "category"}})
     assert read_tables(str(path), chosen).train_x["price"].tolist() == [*prices, "k.A."]
+
+
+# Cells of a column beside a few texts, the separator of their file, and the numbers that they are.
+BESIDE_TEXTS = {
+    "points between thousands": (["1.234", "2.500", "980"], ";", [1234, 2500, 980]),
+    "spaces and a decimal comma": (["1 234,5", "7,25", "980"], ";", [1234.5, 7.25, 980]),
+    "apostrophes": (["1'234.5", "7.25", "980"], ",", [1234.5, 7.25, 980]),
+    "percent": (["12%", "7.5 %", "3%"], ",", [12, 7.5, 3]),
+    "decimal points": (["1.234", "2.500", "980"], ",", [1.234, 2.5, 980]),
+    "two forms": (["1,5", "2.5", "980"], ";", [1.5, 2.5, 980]),
+}
+
+
+@pytest.mark.parametrize("form", BESIDE_TEXTS)
+def test_numbers_beside_a_few_texts_are_those_of_the_form_of_the_file(form: str, tmp_path: Path) -> None:
+    """In training, in test rows, at prediction and if the user says that they are numbers."""
+    cells, separator, values = BESIDE_TEXTS[form]
+    table = pd.DataFrame({"price": [*cells * 13, "k.A."], "town": ["s", "m"] * 20, "y": ["u", "v"] * 20})
+    path, other = str(tmp_path / "t.csv"), str(tmp_path / "other.csv")
+    table.to_csv(path, index=False, sep=separator)
+    table.replace("k.A.", "unknown").to_csv(other, index=False, sep=separator)
+    options = FitOptions(target="y", methods="atn", max_epochs=1, device="cpu", test=other, save=str(tmp_path / "m"))
+    tables = read_tables(path, options)
+    assert tables.train_x["price"].tolist()[:-1] == values * 13
+    assert tables.test_x["price"].tolist() == [*values * 13, "unknown"]
+    chosen = read_tables(path, options.replace(column_types=["price:number"]))
+    assert chosen.train_x["price"].tolist()[:-1] == values * 13
+    notes = notes_of(lambda progress: fit_own_table(path, options, progress))
+    (note,) = (note for note in notes if "'k.A.'" in note)
+    assert (f"{cells[0]!r} is {values[0]:g}" in note) == (form not in ("decimal points",))
+    known = predict_own_table(tmp_path / "m", path, PredictOptions())
+    pd.testing.assert_frame_equal(predict_own_table(tmp_path / "m", other, PredictOptions()), known)
+    filled = impute_own_table(tmp_path / "m", path, RowsOptions())
+    assert filled["price"].astype(str).tolist()[:-1] == table["price"].tolist()[:-1]
 
 
 def test_free_texts_are_noted(tmp_path: Path) -> None:

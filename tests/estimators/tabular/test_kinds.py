@@ -141,6 +141,103 @@ def test_a_tenth_of_the_cells_may_be_no_dates(wrong: int) -> None:
         read_column(cells, "%Y-%m-%d")
 
 
+@pytest.mark.parametrize("text", ["k. A.", "00.00.0000", "31.02.2023"])
+@pytest.mark.parametrize("few", [4, 5])
+def test_a_few_texts_among_the_dates_of_a_training_column_are_missing(few: int, text: str, tmp_path: Path) -> None:
+    """Of 40 cells, a tenth are few. More are an error if the user says that the column has dates."""
+    days = pd.date_range("2023-01-20", periods=40).strftime("%d.%m.%Y").tolist()
+    path = str(tmp_path / "rows.csv")
+    table = pd.DataFrame({"when": [*days[:30], *[text] * few, *days[30 + few :]], "y": ["p", "q"] * 20})
+    table.to_csv(path, index=False)
+    for kinds in ([], ["when:date"], ["when:day-month"]):
+        notes: list[Progress] = []
+        options = FitOptions(target="y", column_types=kinds, columns=["when"])
+        if few > 4 and kinds:
+            advice = "--missing 'k. A.'" if text == "k. A." else f"--missing {text}"
+            with refuses(TableError, path, "row 31", "'when'", repr(text), "4 further of 40", advice):
+                read_tables(path, options)
+            continue
+        columns = read_tables(path, options, notes.append).train_x
+        assert ("when.days" in columns) == (few == 4)
+        if few > 4:
+            assert not any("'when'" in note.what for note in notes)
+            continue
+        assert_states(
+            notes[0].what, path, "'when'", "4", f"{text!r} in row 31", "missing", "--column-type when:category"
+        )
+        found = pd.Timestamp(0) + pd.to_timedelta(columns["when.days"].dropna(), "D")
+        assert {*found.dt.strftime("%d.%m.%Y")} <= {*days}
+    chosen = read_tables(path, FitOptions(target="y", column_types=["when:category"])).train_x["when"]
+    assert text in chosen.cat.categories
+
+
+def test_texts_among_dates_that_do_not_tell_day_and_month_are_left_to_the_user(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.csv")
+    pd.DataFrame({"d": ["01/02/2023", "03/04/2023"] * 19 + ["-"] * 2, "y": ["p", "q"] * 20}).to_csv(path, index=False)
+    notes: list[Progress] = []
+    tables = read_tables(path, FitOptions(target="y"), notes.append)
+    assert_states(notes[0].what, "'d'", "'01/02/2023'", "categories", "--column-type d:day-month")
+    assert "-" in pd.concat([tables.train_x, tables.test_x])["d"].tolist()
+    chosen = read_tables(path, FitOptions(target="y", column_types=["d:month-day"]))
+    assert chosen.missing_in == {"d": ("-",)}
+    assert {*chosen.train_x["d.month"].dropna()} == {1, 3}
+
+
+def test_two_dates_of_no_common_format_are_named() -> None:
+    column = pd.Series([None, "01/14/2023", "01/15/2023", "16/01/2023"], name="d", dtype="str")
+    with refuses(TableError, "row 4", "'d'", "'16/01/2023'", "'01/14/2023' in row 2"):
+        set_kinds(column.to_frame(), {"d": "date"}, "t.csv")
+
+
+def test_what_is_missing_in_training_is_missing_at_prediction(tmp_path: Path) -> None:
+    """In columns of numbers and dates, however many cells it has, and in no other column."""
+    rows = 80
+    days = pd.date_range("2023-01-20", periods=rows).strftime("%d.%m.%Y").tolist()
+    table = pd.DataFrame({
+        "age": np.arange(rows).astype(str),
+        "mass": [f"{at % 9},5" for at in range(rows)],
+        "size": ["n/a" if at % 3 else str(at) for at in range(rows)],
+        "when": days,
+        "town": ["Ulm", "Bonn", "k. A.", "n/a"] * (rows // 4),
+        "y": ["p", "q"] * (rows // 2),
+    })  # fmt: skip
+    table.loc[[3, 9], ["age", "when"]] = "k. A."
+    table.loc[[5, 7], "mass"] = "-"
+    path = str(tmp_path / "train.csv")
+    table.to_csv(path, index=False, sep=";")
+    folder = tmp_path / "m"
+    fit_own_table(path, FitOptions(**FAST, save=str(folder), column_types=["size:number"]))
+    config = json.loads((folder / "config.json").read_text())
+    known = {"age": ["k. A."], "mass": ["-"], "size": ["n/a"], "when": ["k. A."]}
+    assert config["missing_in"] == known
+    asked = table.head(20).drop(columns="y")
+    for name, (text,) in known.items():
+        asked.loc[2:, name] = text
+    empty = asked.copy()
+    empty.loc[2:, [*known]] = None
+    for suffix in ("csv", "parquet"):
+        paths = [str(tmp_path / f"{name}.{suffix}") for name in ("asked", "empty")]
+        for frame, file in zip((asked, empty), paths, strict=True):
+            frame.to_csv(file, index=False, sep=";") if suffix == "csv" else frame.to_parquet(file)
+        for unseen in ("mask", "error"):
+            found, expected = (predict_own_table(folder, file, PredictOptions(unseen=unseen)) for file in paths)
+            pd.testing.assert_frame_equal(found, expected)
+        filled, complete = (impute_own_table(folder, file, RowsOptions()) for file in paths)
+        pd.testing.assert_frame_equal(filled.drop(columns="when"), complete.drop(columns="when"))
+        assert filled["p(age)"].notna().sum() == 18
+        assert filled["town"].tolist() == asked["town"].tolist()
+    tested = FitOptions(**FAST, test=path, column_types=["size:number"])
+    scores = fit_own_table(path, tested)
+    assert scores["test_rows"].iloc[0] == rows
+    asked.assign(age="unknown").to_csv(paths[0].replace("parquet", "csv"), index=False, sep=";")
+    with refuses(TableError, "row 1", "'age'", "'unknown'", "--missing unknown"):
+        predict_own_table(folder, paths[0].replace("parquet", "csv"), PredictOptions())
+    del config["missing_in"]  # as of an older version
+    (folder / "config.json").write_text(json.dumps(config))
+    with refuses(TableError, "row 3", "'when'", "'k. A.'"):
+        predict_own_table(folder, str(tmp_path / "asked.parquet"), PredictOptions())
+
+
 def test_times_are_those_of_the_zone_of_the_training_column() -> None:
     instants = pd.to_datetime(["2023-01-15 23:30", "2023-07-15 23:30"]).tz_localize("UTC")
     forms: list[Any] = [
@@ -398,20 +495,27 @@ def test_bad_columns_and_kinds_are_refused(tmp_path: Path) -> None:
             FitOptions(column_types=[text])
 
 
-@pytest.mark.parametrize("texts", [["02.02.21", "31.12.20"], ["2/2/21", None], ["02-02-21 10:30", "03-02-21 9:00"]])
+@pytest.mark.parametrize(
+    "texts",
+    [["02.02.21", "31.12.20"], ["2/2/21", None], ["02-02-21 10:30", "03-02-21 9:00"], ["k. A.", *["02.02.21"] * 9]],
+)
 def test_dates_with_years_of_two_digits_are_no_dates_and_said_to_be_such(texts: list[str | None]) -> None:
     frame = pd.DataFrame({"day": texts})
     notes: list[str] = []
     _, dates = set_kinds(frame, {}, "rows.csv", notes.append)
     assert not dates
     (note,) = notes
-    assert_states(note, "'day'", repr(texts[0]), "two digits", "four")
-    with refuses(TableError, "rows.csv", "'day'", repr(texts[0]), "two digits", "four") as caught:
+    first = next(text for text in texts if text and text[0].isdigit())
+    assert_states(note, "'day'", repr(first), "two digits", "four")
+    with refuses(TableError, "rows.csv", "'day'", repr(first), "two digits", "four") as caught:
         set_kinds(frame, {"day": "day-month"}, "rows.csv", notes.append)
     assert "alike" not in str(caught.value)
 
 
-@pytest.mark.parametrize("texts", [["02.02.21", "soon"], ["52.71.21", "02.02.21"], ["1.2.3", "4.5.6"], ["a", "b"]])
+@pytest.mark.parametrize(
+    "texts",
+    [["02.02.21", "soon"], ["k. A.", *["02.02.21"] * 8], ["52.71.21", "02.02.21"], ["1.2.3", "4.5.6"], ["a", "b"]],
+)
 def test_other_texts_are_no_dates_with_short_years(texts: list[str]) -> None:
     notes: list[str] = []
     set_kinds(pd.DataFrame({"day": texts}), {}, "rows.csv", notes.append)
