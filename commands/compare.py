@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -109,6 +110,11 @@ def compare(
         verbosity.note(
             f"note: all are compared with the first, {listed[0]}, and others are earlier steps; a pattern in quotes "
             "begins with the earliest"
+        )
+    if len(listed) == 1 and not options.adapter:
+        raise UsageError(
+            f"compare has fewer than two models: {listed[0]}; give a first one and others, or --adapter; scores of one "
+            f"model: attngeo score {shlex.quote(listed[0])}"
         )
     pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)
