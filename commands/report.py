@@ -22,6 +22,7 @@ from .declare import with_options
 from .messages import say
 from .outputs import Verbosity, folder_option
 from .progress import Bar
+from .study import SEVERAL_FAILED
 
 
 @with_options
@@ -51,7 +52,7 @@ def report(
     """Make a report: one page with figures, tables and checks, which opens offline.
 
     The folder has index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. The exit
-    code is 1 if a check of the recipe fails, and the code of the first failure if a model, figure or table is missing.
+    code is 1 if a check of the recipe fails, and 4 if a model, figure or table is missing.
     A report that was interrupted is resumed by the same command.
 
     Examples:
@@ -85,7 +86,7 @@ def report(
     for check in failed:
         say(check.verdict)
     if finished.failures:
-        raise typer.Exit(finished.failures[0].error.exit_code)
+        raise typer.Exit(SEVERAL_FAILED)
     if failed:
         raise typer.Exit(CHECK_FAILED)
 
