@@ -228,7 +228,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
         message = message.replace(": Value error, ", ": ", 1)  # Pydantic's words for what Typer says
         message = _describe_type(error) or message
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
-        if (meant := MEANT.get((command, getattr(error, "option_name", None)))) is not None:
+        meant = MEANT.get((command, str(getattr(error, "option_name", ""))))
+        if meant is not None:
             message = f"{message.partition(' (Possible')[0]}; {meant}"
         return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError) and error.errno == ENAMETOOLONG:  # outputs are checked before

@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from attngeo.bounds.names import PATTERN, list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
@@ -25,9 +26,9 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.lazy import resolve
-from attngeo.options import Options, explain, first_problem
-from attngeo.questions.question import Question
-from attngeo.questions.table import QUESTIONS, VIEWS
+from attngeo.options import Options, explain
+from attngeo.questions.question import Question, View
+from attngeo.questions.table import QUESTIONS, VIEWS, find_view
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Checkable, join_checks, parse_condition
@@ -43,6 +44,8 @@ MOST_PARTS = 32
 _PART = rb"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 # A longer name. No part begins in the middle of another one, so that each byte is read a few times only.
 LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_PARTS)
+# Mistakes that one message names.
+MOST_PROBLEMS = 5
 RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
@@ -243,8 +246,9 @@ def read_recipe(path: str | Path) -> RecipeFile:
     recipe_class = make_recipe_class({*ALWAYS_KNOWN, *commands})
     try:
         recipe, problems = _validate(fields, recipe_class)
-        for location, problem in problems:
-            raise UsageError(f"{path}: {name_location(location, fields)}: {problem}")
+        found = [f"{name_location(location, fields)}: {problem}" for location, problem in problems]
+        if found:
+            raise UsageError(f"{path}: {_join_problems(found)}")
     except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
         raise UsageError(f"{path}: a value is no part of a recipe ({first_line(error)})") from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
@@ -257,7 +261,7 @@ def _validate(
     try:
         recipe = recipe_class.model_validate(fields)
     except ValidationError as error:
-        return Recipe(title="invalid"), iter([_describe_problem(error, recipe_class)])
+        return Recipe(title="invalid"), _describe_problems(error, recipe_class)
     return recipe, _find_contradictions(recipe)
 
 
@@ -351,16 +355,34 @@ def _check_figure(
 
 
 def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
-    view = VIEWS[table.show]
     request = recipe.find_request(table.of)
     known = None if request is None else request.columns
-    fitting = [name for name, other in VIEWS.items() if {*other.needs} <= {*(known or ())}]
+    fitting = [name for name in VIEWS if find_view(name, known or ())]
     advice = f", or of these results show = {' or '.join(fitting)}"
-    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where, advice=advice)
-    columns = view.list_columns(known)
+    view = None if known is None else find_view(table.show, known)
+    needs = VIEWS[table.show][0].needs if view is None else view.needs
+    fit = [name for name, question in QUESTIONS.items() if _may_show(table.show, question.list_columns())]
+    yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, fit=fit)
+    columns = _list_shown(table.show, view, known)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
+
+
+def _may_show(show: str, columns: Collection[str] | None) -> bool:
+    """Whether a table may show this of results with these columns; None if they are not known yet."""
+    return columns is None or find_view(show, columns) is not None
+
+
+def _list_shown(show: str, view: View | None, known: Collection[str] | None) -> list[str] | None:
+    """The columns of a table. view: None if it is not known, and then those of all; None if they are known later."""
+    shown: list[str] = []
+    for candidate in VIEWS[show] if view is None else [view]:
+        columns = candidate.list_columns(known)
+        if columns is None:
+            return None
+        shown += columns
+    return [*dict.fromkeys(shown)]
 
 
 def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> Iterator[tuple[RecipeLocation, str]]:
@@ -402,10 +424,11 @@ def _check_reference(
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
     advice: str = "",
+    fit: Sequence[str] | None = None,
 ) -> Iterator[tuple[RecipeLocation, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`.
 
-    advice: the end of the problem if they lack columns.
+    advice: the end of the problem if they lack columns. fit: questions whose results have them; by default looked for.
     """
     request = recipe.find_request(name)
     if request is None:
@@ -419,7 +442,10 @@ def _check_reference(
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
-        fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
+        if fit is None:
+            fit = [
+                name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}
+            ]
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
@@ -432,9 +458,29 @@ def _check_reference(
             yield (*location, "where", column), explain_unknown_column(column, known_columns)
 
 
-def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
-    """The location and the description of what pydantic found first."""
-    problem = first_problem(error)
+def _join_problems(problems: Sequence[str]) -> str:
+    """Mistakes in one line: the first ones, counted if there are several."""
+    if len(problems) == 1:
+        return problems[0]
+    counted = [f"({number}) {problem}" for number, problem in enumerate(problems[:MOST_PROBLEMS], 1)]
+    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    return f"{len(problems)} mistakes: {'; '.join([*counted, *more])}"
+
+
+def _describe_problems(error: ValidationError, recipe_class: type[Recipe]) -> Iterator[tuple[RecipeLocation, str]]:
+    """The location and the description of each problem that pydantic found.
+
+    Of one table, a mistyped key is named alone, because it makes the right one missing as well.
+    """
+    problems = error.errors()
+    mistyped = {problem["loc"][:-1] for problem in problems if problem["type"] == "extra_forbidden"}
+    for problem in problems:
+        if problem["type"] != "missing" or problem["loc"][:-1] not in mistyped:
+            yield _describe_problem(problem, recipe_class)
+
+
+def _describe_problem(problem: ErrorDetails, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
+    """The location and the description of a problem that pydantic found."""
     location = problem["loc"]
     within = problem["loc"]
     table_class: type[BaseModel] = recipe_class

@@ -290,12 +290,38 @@ models = ["demo:encoder", "demo:decoder"]
 """
 
 
-def test_summaries_of_scores_are_refused_in_a_recipe(tmp_path: Path) -> None:
+def test_published_scores_are_refused_in_a_recipe(tmp_path: Path) -> None:
     """They would take the first model once for each other one, and say that the others have no scores."""
     recipe = tmp_path / "r.toml"
-    recipe.write_text(f'{RECIPE}[[section]]\ntitle = "Medians"\ntables = [{{ of = "moved", show = "summary" }}]\n')
-    with refuses(UsageError, "section", "results of compare", "score"):
+    recipe.write_text(f'{RECIPE}[[section]]\ntitle = "Medians"\ntables = [{{ of = "moved", show = "published" }}]\n')
+    with refuses(UsageError, "section", "results of compare", "score", "show = rows or summary"):
         build_report(recipe, tmp_path / "report")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_summary_of_a_recipe_is_that_of_the_command(inside: Command, tmp_path: Path) -> None:
+    """Also of results from a file, which are known when it is read."""
+    recipe = tmp_path / "r.toml"
+    of_file = '[[results]]\nname = "read"\ncommand = "file"\npath = "rows.csv"\n'
+    positions = '[[results]]\nname = "heads"\ncommand = "positions"\nmodels = ["demo:encoder"]\n'
+    tables = '{ of = "moved", show = "summary", columns = ["heads_change_max", "cosine_min"] }'
+    tables += ', { of = "moved", show = "summary" }, { of = "heads", show = "summary" }'
+    tables += ', { of = "read", show = "summary", columns = ["cosine_min"] }'
+    recipe.write_text(f'{RECIPE}{positions}{of_file}[[section]]\ntitle = "Medians"\ntables = [{tables}]\n')
+    library.compare(["demo:encoder", "demo:decoder"], per_head=True).to_csv(tmp_path / "rows.csv", index=False)
+    made = build_report(recipe, tmp_path / "report")
+    assert made.failures == []
+    for command, models, table in (
+        ("compare", ["demo:encoder", "demo:decoder"], "moved-summary-2"),
+        ("positions", ["demo:encoder"], "heads-summary"),
+    ):
+        done = inside(command, *models, "--summary", "--format", "csv", "-q")
+        expected = pd.read_csv(io.StringIO(done.stdout))
+        shown = pd.read_csv(tmp_path / f"report/tables/{table}.csv")
+        pd.testing.assert_frame_equal(shown, expected)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    smallest = pd.read_csv(tmp_path / "report/tables/read-summary.csv")["cosine_min"].item()
+    assert smallest == pytest.approx(rows.loc[rows["head"].isna(), "cosine"].min())
 
 
 def tune_layer(folder: Path, layer: int, factor: float) -> Path:
