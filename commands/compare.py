@@ -122,8 +122,8 @@ def compare(
         )
     if len(listed) == 1 and not options.adapter:
         raise UsageError(
-            f"compare has fewer than two models: {listed[0]}; give a first one and others, or --adapter; scores of one "
-            f"model: attngeo score {shlex.quote(listed[0])}"
+            f"compare has fewer than two models: {listed[0]}; give a first one and others, a pattern such as "
+            f"org/name@step*, or --adapter; to score one model, type: attngeo score {shlex.quote(listed[0])}"
         )
     pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)

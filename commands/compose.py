@@ -182,7 +182,7 @@ def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:
         "above": "above:,",
         "expected by chance": _show_expected,
     }
-    print_table(thresholds, columns, title=title, rule="tight", expendable=["impossible pairs"])
+    print_table(thresholds, columns, title=title, rule="tight", expendable=["impossible pairs", "expected by chance"])
 
 
 def _show_expected(found: Mapping[str, Any]) -> str:

@@ -246,9 +246,12 @@ def read_recipe(path: str | Path) -> RecipeFile:
     recipe_class = make_recipe_class({*ALWAYS_KNOWN, *commands})
     try:
         recipe, problems = _validate(fields, recipe_class)
-        found = [f"{name_location(location, fields)}: {problem}" for location, problem in problems]
+        found: dict[RecipeLocation, str] = {}
+        for location, problem in problems:
+            # What is wrong in one table may follow from what was found there first.
+            found.setdefault(_find_table(location), f"{name_location(location, fields)}: {problem}")
         if found:
-            raise UsageError(f"{path}: {_join_problems(found)}")
+            raise UsageError(f"{path}: {_join_problems([*found.values()])}")
     except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
         raise UsageError(f"{path}: a value is no part of a recipe ({first_line(error)})") from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
@@ -361,17 +364,11 @@ def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) ->
     advice = f", or of these results show = {' or '.join(fitting)}"
     view = None if known is None else find_view(table.show, known)
     needs = VIEWS[table.show][0].needs if view is None else view.needs
-    fit = [name for name, question in QUESTIONS.items() if _may_show(table.show, question.list_columns())]
-    yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, fit=fit)
+    yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, show=table.show)
     columns = _list_shown(table.show, view, known)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
-
-
-def _may_show(show: str, columns: Collection[str] | None) -> bool:
-    """Whether a table may show this of results with these columns; None if they are not known yet."""
-    return columns is None or find_view(show, columns) is not None
 
 
 def _list_shown(show: str, view: View | None, known: Collection[str] | None) -> list[str] | None:
@@ -424,11 +421,11 @@ def _check_reference(
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
     advice: str = "",
-    fit: Sequence[str] | None = None,
+    show: str = "",
 ) -> Iterator[tuple[RecipeLocation, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`.
 
-    advice: the end of the problem if they lack columns. fit: questions whose results have them; by default looked for.
+    advice: the end of the problem if they lack columns. show: of a table, whose views need different columns.
     """
     request = recipe.find_request(name)
     if request is None:
@@ -442,10 +439,7 @@ def _check_reference(
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
-        if fit is None:
-            fit = [
-                name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}
-            ]
+        fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
@@ -458,13 +452,27 @@ def _check_reference(
             yield (*location, "where", column), explain_unknown_column(column, known_columns)
 
 
+def _list_fitting(needs: Sequence[Collection[str]]) -> list[str]:
+    """The questions whose results have all columns of one of these lists, or may have them."""
+    fitting = []
+    for name, question in QUESTIONS.items():
+        columns = question.list_columns()
+        if columns is None or any({*needed} <= {*columns} for needed in needs):
+            fitting.append(name)
+    return fitting
+
+
+def _find_table(location: RecipeLocation) -> RecipeLocation:
+    """The location of the table of a recipe that has a key: a figure or table of a section, or a table of a list."""
+    last = max((place for place, part in enumerate(location) if isinstance(part, int)), default=0)
+    return location[: last + 1]
+
+
 def _join_problems(problems: Sequence[str]) -> str:
-    """Mistakes in one line: the first ones, counted if there are several."""
-    if len(problems) == 1:
-        return problems[0]
-    counted = [f"({number}) {problem}" for number, problem in enumerate(problems[:MOST_PROBLEMS], 1)]
-    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-    return f"{len(problems)} mistakes: {'; '.join([*counted, *more])}"
+    """Mistakes in one line: the first ones, and how many there are besides."""
+    left = len(problems) - MOST_PROBLEMS
+    more = [f"{left} more"] if left > 0 else []
+    return "; and ".join([*problems[:MOST_PROBLEMS], *more])
 
 
 def _describe_problems(error: ValidationError, recipe_class: type[Recipe]) -> Iterator[tuple[RecipeLocation, str]]:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import weights, with_outputs, write_single
 from support.hub_server import Hub
 from support.messages import assert_fails, assert_states, refuses
+from support.peft_adapters import write_adapter, write_base
 
 import attngeo as library
 from attngeo.changes.compare_options import compare_columns
@@ -80,6 +81,29 @@ def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders
         assert run.stdout.splitlines()[-1] == "no layer or head has a change; the notes say why"
 
 
+def test_a_note_of_a_few_heads_names_them(inside: Command, folders: tuple[Path, Path]) -> None:
+    """The queries of heads 1 and 2 of layer 1 are zero in the other model, then those of the whole layer."""
+    zero = weights()
+    queries = zero["model.layers.1.self_attn.q_proj.weight"]
+    width = len(queries) // 4
+    queries[width : 3 * width] = 0
+    other = write_single(folders[0].parent / "zero", zero)
+    [note] = inside("compare", folders[0], other).stderr.splitlines()
+    assert_states(note, "layer 1, heads 1, 2: other: the form is zero")
+    queries.zero_()
+    write_single(other, zero)
+    [note] = inside("compare", folders[0], other).stderr.splitlines()
+    assert_states(note, "layer 1: other: the form is zero")
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_a_heading_names_the_adapter(inside: Command, tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    adapter = write_adapter(tmp_path / "adapter", base)
+    title, *_ = inside("compare", base, "--adapter", adapter, "-q", COLUMNS="300").stdout.splitlines()
+    assert title.startswith(f"{base} → {base} + {adapter}")
+
+
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
     run = inside(
@@ -91,12 +115,13 @@ def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, 
         assert list(read.columns) == list(compare_columns())
         assert read["change"].tolist() == pytest.approx(rows["change"].tolist())
     selected = inside(
-        "compare", *folders, "--per-head", "--sort", "change", "--top", 1, "--columns", "layer,head,change",
+        "compare", *folders, "--per-head", "--sort", "change", "--top", 2, "--columns", "layer,head,change",
         "--format", "csv",
     )  # fmt: skip
+    # The whole layer changed, too; with --per-head, the first rows are of heads alone.
     assert pd.read_csv(io.StringIO(selected.stdout)).to_dict("records") == [
-        {"layer": 1, "head": 2, "change": pytest.approx(0.5)}
-    ]
+        {"layer": 1, "head": 2, "change": pytest.approx(0.5)}, {"layer": 0, "head": 0, "change": 0}
+    ]  # fmt: skip
     of_layers = inside("compare", *folders, "--format", "csv", "--circuit", "qk")
     assert len(pd.read_csv(io.StringIO(of_layers.stdout))) == 2
     assert inside("compare", *folders, "--sort", "change", "-q").stdout.count("\n") > 2
