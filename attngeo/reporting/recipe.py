@@ -279,9 +279,11 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:
-        raise DataUnavailableError(
-            f"{path}: no such file; attngeo report --init writes a recipe to start from"
-        ) from None
+        named = path.with_name(f"{path.name}.toml")
+        advice = "attngeo report --init writes a recipe to start from"
+        if named.is_file():
+            advice = f"did you mean {named}?"
+        raise DataUnavailableError(f"{path}: no such file; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:  # also a number or a nesting that is too large
         raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
 
@@ -482,9 +484,23 @@ def _describe_problems(error: ValidationError, recipe_class: type[Recipe]) -> It
     """
     problems = error.errors()
     mistyped = {problem["loc"][:-1] for problem in problems if problem["type"] == "extra_forbidden"}
+    missing = {problem["loc"][:-1]: str(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"}
     for problem in problems:
-        if problem["type"] != "missing" or problem["loc"][:-1] not in mistyped:
-            yield _describe_problem(problem, recipe_class)
+        table = problem["loc"][:-1]
+        if problem["type"] == "missing" and table in mistyped:
+            continue
+        location, text = _describe_problem(problem, recipe_class)
+        if problem["type"] == "extra_forbidden" and table in missing and f"did you mean {missing[table]}?" not in text:
+            text += f"; {missing[table]} is missing"
+        yield location, text
+
+
+def _ask_for_list(location: RecipeLocation, value: Mapping[str, Any] | str) -> str:
+    """What to write in place of one table or text where a list is expected."""
+    if isinstance(value, str):
+        return f"expected a list: write it in square brackets, [{value!r:.60}]"
+    brackets = f"as [[{location[0]}]]" if len(location) == 1 else "in square brackets"
+    return f"is one table, expected a list of tables: write it {brackets}"
 
 
 def _describe_problem(problem: ErrorDetails, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
@@ -511,6 +527,8 @@ def _describe_problem(problem: ErrorDetails, recipe_class: type[Recipe]) -> tupl
             return (*location, "command"), f"command is {tag!r:.60}; {advise(tag, QUESTIONS)}"
         case "missing":
             return location, "is missing"
+        case "list_type" if isinstance(problem["input"], Mapping | str):
+            return location, _ask_for_list(location, problem["input"])
         case "string_pattern_mismatch":
             return location, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
     return location, str(explain(table_class, problem | {"loc": within}))
