@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import shlex
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import CHECKS, COLUMNS, AnalogyOptions, ExplainOptions, describe_settings
+from attngeo.analogies.options import CHECKS, COLUMNS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
 from attngeo.analogies.questions import require_questions
+from attngeo.bounds.paths import local_path
+from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import check_reference, require_embedding
 from attngeo.errors import UsageError
@@ -40,6 +44,8 @@ SHARED = ("questions", "seed")
 # The columns of a table of selected rows.
 BRIEF = ("level", "name", "questions", "known", "accuracy", "top5", "mrr", "mean_cosine")
 LONGEST_NAME = 24
+# The first line of a file of questions, and the bytes of it that are read. In a file of vectors, a number follows ":".
+HEADING, LONGEST_HEADING = re.compile(r": *[^\W\d]"), 200
 # What a narrow terminal does not show, of measures and of error terms.
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
 EXPENDABLE_TERMS = ("1 - cos c", "1 - cos c̃", "p̄ skew", "added", "contexts", "rank")
@@ -136,6 +142,7 @@ def analogy(
     require_conditions(checks, conditions)
     selection.check(COLUMNS)
     require_questions(questions)
+    _refuse_words(models or [])
     if explain is not None:
         require_corpus(explain)
         _explain(explain, training, outputs, verbosity)
@@ -202,6 +209,40 @@ def _check_subject(
     for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):
         if name not in SHARED:
             raise UsageError(f"${name} has no effect with $explain; leave it out", name, "explain")
+
+
+def _refuse_words(models: Sequence[str]) -> None:
+    """Raise UsageError for a sum of words after the model, and for a file of questions among the models."""
+    if not SIGNS.keys().isdisjoint(models):
+        raise UsageError(
+            f"a sum of words is for attngeo nearest, and analogy takes models; type: attngeo nearest {_quote(models)}"
+        )
+    for model in models:
+        if not _holds_questions(model):
+            continue
+        asked = [other for other in models if other != model] or ["MODEL"]
+        raise UsageError(
+            f"{model} has questions, expected word vectors; type: attngeo analogy {_quote(asked)} "
+            f"--questions {shlex.quote(model)}"
+        )
+
+
+def _quote(arguments: Iterable[str]) -> str:
+    """Arguments as a shell takes them."""
+    return " ".join(map(shlex.quote, arguments))
+
+
+def _holds_questions(model: str) -> bool:
+    """Whether a file begins as one of questions does, with `: category`. A row of vectors has a number there."""
+    path = local_path(model)
+    if path.suffix.lower() != ".txt" or not path.is_file():
+        return False
+    try:
+        with open_regular(path) as file:
+            heading = file.readline(LONGEST_HEADING).decode(errors="replace")
+    except OSError:  # reading the vectors says why
+        return False
+    return HEADING.match(heading) is not None
 
 
 def print_result(result: AnalogyResult, options: AnalogyOptions) -> None:

@@ -62,6 +62,14 @@ class SubCommand(NamedTuple):
     help: str
 
 
+CHANGES = "to see what changed, type: attngeo compare BASE MODEL..."
+# A command and an option that it lacks → the command that is meant.
+MEANT = {
+    ("attngeo score", "--base"): CHANGES,
+    ("attngeo score", "--against"): CHANGES,
+    ("attngeo compare", "--base"): "the base is the first model, type: attngeo compare BASE MODEL...",
+    ("attngeo nearest", "--questions"): "to ask questions, type: attngeo analogy MODEL --questions FILE",
+}
 # A test compares the texts with those of the commands, whose modules are imported when they are called.
 COMMANDS = {
     "score": SubCommand(READ, "Score how symmetric and how directional the query-key matrix of every layer is."),
@@ -220,6 +228,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         message = message.replace(": Value error, ", ": ", 1)  # Pydantic's words for what Typer says
         message = _describe_type(error) or message
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
+        meant = MEANT.get((command, str(getattr(error, "option_name", ""))))
+        if meant is not None:
+            message = f"{message.partition(' (Possible')[0]}; {meant}"
         return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError) and error.errno == ENAMETOOLONG:  # outputs are checked before
         return f"{error.filename}: no such file or folder ({error.strerror})", ModelUnavailableError.exit_code

@@ -28,6 +28,10 @@ from .tables import Cell, Terminal, print_table
 ANSWERED = {"scores": "score", "changes": "compare", "compositions": "compose", "tabular": "simulate"}
 
 
+# Results that are listed if no model is named: the newest.
+MOST_LISTED = 40
+
+
 @with_options
 def cache(
     *,
@@ -86,7 +90,7 @@ def cache(
     elif format == "json":
         sys.stdout.write(dump_json([_describe(entry) for entry in entries], indent=2) + "\n")
     else:
-        _print(entries)
+        _print(entries, len(entries) if models else MOST_LISTED)
         quiet.note(f"{_count(entries)} in {folder}")
 
 
@@ -135,11 +139,14 @@ def _describe(entry: Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(entries: list[Entry]) -> None:
-    """One line for each result: model or two, command, layers, options that are not defaults, size and time in UTC."""
+def _print(entries: list[Entry], most: int) -> None:
+    """One line for each result: model or two, command, layers, options that are not defaults, size and time in UTC.
+
+    entries: the newest first. most: the number of these lines; one more says how many results are older.
+    """
     if not entries:
         return
-    rows = [_describe(entry) | {"entry": entry} for entry in entries]
+    rows = [_describe(entry) | {"entry": entry} for entry in entries[:most]]
     arrow = " -> " if Terminal().options.ascii_only else " → "
     columns: dict[str, Cell] = {
         "model": lambda row: arrow.join(filter(None, [row["model"], row["other"]])) or "unreadable",
@@ -152,6 +159,9 @@ def _print(entries: list[Entry]) -> None:
     }
     texts = columns.keys() - {"size", "modified"}
     print_table(rows, columns, texts=texts, expendable=["commit", "size"], names="model")
+    older = entries[most:]
+    if older:
+        Terminal().print(f"{_count(older)}, are older; attngeo cache list '*' lists all, and so does --format json")
 
 
 def _find_command(entry: Entry) -> str:

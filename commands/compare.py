@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from attngeo.bounds.names import PATTERN, printable
 from attngeo.changes.compare import list_pairs, refuse_repeats
-from attngeo.changes.compare_options import CHECKS, OVERLAPS, CompareOptions, compare_columns, find_circuit
+from attngeo.changes.compare_options import (
+    CHECKS,
+    OVERLAPS,
+    STACK,
+    SUMMARISED,
+    CompareOptions,
+    compare_columns,
+    find_circuit,
+    summarise_changes,
+    summary_columns,
+)
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError
@@ -18,7 +29,6 @@ from attngeo.layouts.names import name_layers
 from attngeo.questions.checks import parse_condition
 from attngeo.questions.conditions import Condition
 from attngeo.questions.frames import join_frames
-from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
@@ -48,8 +58,8 @@ if TYPE_CHECKING:
 MOST_CHANGED = 5
 # Notes that are printed; files have all of them.
 MOST_NOTES = 6
-# What a summary is of, and the columns that tell its rows apart.
-SUMMARISED, STACK = ("change", "cosine"), ("model", "other", "stack")
+# Heads that a note names.
+MOST_NAMED_HEADS = 8
 # A change as tables have it.
 FORM = ".3g"
 # Circuit → the weights that are compared.
@@ -103,7 +113,7 @@ def compare(
     conditions = _parse_conditions(fail_if or [], options)
     require_conditions(checks, conditions)
     _refuse_other_circuit(options, conditions, selection)
-    selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
+    selection.check(summary_columns() if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     if any(map(PATTERN.search, models or ())):  # the first model may be among those that match
         listed = [*dict.fromkeys(listed)]
@@ -111,6 +121,11 @@ def compare(
         verbosity.note(
             f"note: all are compared with the first, {listed[0]}, and others are earlier steps; a pattern in quotes "
             "begins with the earliest"
+        )
+    if len(listed) == 1 and not options.adapter:
+        raise UsageError(
+            f"compare has fewer than two models: {listed[0]}; give a first one and others, a pattern such as "
+            f"org/name@step*, or --adapter; to score one model, type: attngeo score {shlex.quote(listed[0])}"
         )
     pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)
@@ -131,7 +146,7 @@ def compare(
     complaints: list[str] = []
     if frames:
         if summary:
-            deliver_summary(join_frames(frames), SUMMARISED, STACK, outputs, selection)
+            deliver_summary(summarise_changes(join_frames(frames)), [*SUMMARISED], STACK, outputs, selection)
             for frame in frames:  # a summary has no column note
                 _print_notes(outputs.name(frame), verbosity, several=len(frames) > 1)
         else:
@@ -187,6 +202,8 @@ def _deliver(
     about = rows.attrs
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
+    elif selection.top is not None:  # whole layers would take the places of heads
+        rows = rows[rows["head"].notna()].reset_index(drop=True)
     rows.attrs = about | {"per_head": options.per_head}
     several = ["other"] if len(frames) > 1 else []
     heads = ["head"] if options.per_head else []
@@ -201,7 +218,7 @@ def _deliver(
         elif len(frames) == 1:
             _print_pair(named[0], options)
         else:
-            _print_models(named)
+            _print_models(named, options)
         for frame in named:
             _print_notes(frame, verbosity, several=len(frames) > 1)
 
@@ -220,7 +237,7 @@ def _print_pair(frame: pd.DataFrame, options: CompareOptions) -> None:
         line["largest"] = _name_place(members, ["head"])
         lines.append(line)
     arrow = "->" if Terminal().options.ascii_only else "→"
-    title = f"{about['model']} {arrow} {about['other']}"
+    title = f"{about['model']} {arrow} {' + '.join([about['other'], *options.adapter])}"
     if options.circuit != "qk":
         title += f" · {options.circuit}"
     if options.rope_offset is not None:
@@ -276,7 +293,7 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     print_table(heads, columns, title="\nheads that changed most", texts=["stack"], rule="tight")
 
 
-def _print_models(frames: list[pd.DataFrame]) -> None:
+def _print_models(frames: list[pd.DataFrame], options: CompareOptions) -> None:
     """Print a line for each other model."""
     lines: list[dict[str, Any]] = []
     for frame in frames:
@@ -295,7 +312,8 @@ def _print_models(frames: list[pd.DataFrame]) -> None:
         "heads' median": f"heads:{FORM}",
         "largest (head)": "head",
     }
-    title = printable(f"changes from {frames[0].attrs['model']}")
+    added = f" to models with {' + '.join(options.adapter)}" if options.adapter else ""
+    title = printable(f"changes from {frames[0].attrs['model']}{added}")
     print_table(lines, columns, title=title, expendable=["heads' median", "cosine", "largest (layer)"])
 
 
@@ -315,4 +333,13 @@ def _print_notes(frame: pd.DataFrame, verbosity: Verbosity, *, several: bool) ->
     if len(groups) > MOST_NOTES:
         verbosity.note(f"note: {name}the column note has {len(groups)} different notes, such as these")
     for (stack, note), members in groups[:MOST_NOTES]:
-        verbosity.note(f"note: {name}{stack}, {name_layers(members['layer'])}: {note}")
+        verbosity.note(f"note: {name}{stack}, {_name_places(members)}: {note}")
+
+
+def _name_places(rows: pd.DataFrame) -> str:
+    """The layers of some rows; and the heads, if a few heads of one layer are meant and not the whole layer."""
+    layers = name_layers(rows["layer"])
+    if rows["head"].isna().any() or rows["layer"].nunique() > 1 or len(rows) > MOST_NAMED_HEADS:
+        return layers
+    heads = [str(head) for head in rows["head"]]
+    return f"{layers}, head{'s' if len(heads) > 1 else ''} {', '.join(heads)}"

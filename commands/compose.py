@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
@@ -180,11 +180,16 @@ def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:
         "read by": lambda found: NAMES[found["kind"]],
         "threshold z": "threshold:.1f",
         "impossible pairs": "impossible:,",
-        "pairs": "pairs:,",
         "above": "above:,",
-        "expected": "expected:,.0f",
+        "expected by chance": _show_expected,
     }
-    print_table(thresholds, columns, title=title, rule="tight", expendable=["impossible pairs", "pairs"])
+    print_table(thresholds, columns, title=title, rule="tight", expendable=["impossible pairs", "expected by chance"])
+
+
+def _show_expected(found: Mapping[str, Any]) -> str:
+    """How many pairs are above the threshold by chance, and of how many; two digits of a number below 10."""
+    expected = found["expected"]
+    return f"{expected:{',.0f' if expected >= 10 else '.2g'}} of {found['pairs']:,} pairs"
 
 
 def _print_maps(by_kind: dict[str, pd.DataFrame]) -> None:

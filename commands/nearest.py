@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from attngeo.analogies.options import NearestOptions, parse_sum
+from attngeo.bounds.paths import local_path
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
+from attngeo.errors import UsageError
 
 from .declare import with_options
 from .models import EMBEDDING_HELP, model_argument
@@ -40,6 +44,7 @@ def nearest(
         attngeo nearest demo:minilm king -o near.csv
     """
     outputs.check(model)
+    _refuse_questions(model, words)
     text = " ".join(words)
     parse_sum(text)
     require_embedding(model)
@@ -53,3 +58,14 @@ def nearest(
     columns = {"word": "word", "cosine": "cosine:+.3f"}
     title = " · ".join([model, text, *frame.attrs["how"]])
     outputs.deliver(frame, lambda rows: print_table(rows, columns, title=title, rule="tight"))
+
+
+def _refuse_questions(model: str, words: Sequence[str]) -> None:
+    """Raise UsageError for a file or a folder of questions in place of words."""
+    for word in words:
+        is_text = word.lower().endswith(".txt")
+        if is_text or ("/" in word and local_path(word).is_dir()):
+            raise UsageError(
+                f"{word} is no word, and nearest takes words; for a {'file' if is_text else 'folder'} of questions, "
+                f"type: attngeo analogy {shlex.quote(model)} --questions {shlex.quote(word)}"
+            )

@@ -10,9 +10,15 @@ from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
-from attngeo.positions.options import CHECKS, PositionOptions, position_columns
+from attngeo.positions.options import (
+    CHECKS,
+    SUMMARISED,
+    PositionOptions,
+    position_columns,
+    summarise_positions,
+    summary_columns,
+)
 from attngeo.questions.frames import join_frames
-from attngeo.questions.spread import spread_columns
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 
@@ -37,8 +43,6 @@ MOST_HEADS = 10
 SHOWN = (0, 1, 2, 3)
 # Below the heads: what random heads have.
 LEGEND = "random heads: fast share about 0.25, previous token 0 on average; peak is the Δ of the largest κ"
-# What a summary is of.
-SUMMARISED = ("fast_share", "previous_token")
 # The columns of a table of selected rows, and of one in LaTeX.
 BRIEF = ("stack", "layer", "head", "fast_share", "previous_token", "peak")
 
@@ -81,7 +85,7 @@ def positions(
     outputs.check(*read, more=[checks], figures=figures)
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    selection.check(spread_columns(SUMMARISED) if summary else position_columns())
+    selection.check(summary_columns() if summary else position_columns())
     listed = list_all(models, models_file, hub, command="positions", verbosity=verbosity)
     outputs.check(*listed, more=[checks], figures=figures)
     outputs.check_labels(listed)
@@ -96,7 +100,7 @@ def positions(
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     rows = join_frames(frames)
     if summary and frames:
-        deliver_summary(rows, SUMMARISED, ("model", "stack"), outputs, selection)
+        deliver_summary(summarise_positions(rows), [*SUMMARISED], ("model", "stack"), outputs, selection)
         for frame in frames:  # a summary has no column note
             _print_notes(frame, verbosity)
     elif frames:

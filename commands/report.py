@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,10 @@ from .declare import with_options
 from .messages import say
 from .outputs import Verbosity, folder_option
 from .progress import Bar
+from .study import SEVERAL_FAILED
+
+# How files are named that users expect of a report; it is a folder with such files.
+PAGES = (".html", ".htm", ".md", ".pdf")
 
 
 @with_options
@@ -51,7 +56,7 @@ def report(
     """Make a report: one page with figures, tables and checks, which opens offline.
 
     The folder has index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. The exit
-    code is 1 if a check of the recipe fails, and the code of the first failure if a model, figure or table is missing.
+    code is 1 if a check of the recipe fails, and 4 if a model, figure or table is missing.
     A report that was interrupted is resumed by the same command.
 
     Examples:
@@ -71,8 +76,7 @@ def report(
 
     from attngeo.reporting.report import build_report
 
-    if output is None and recipe.stem in (".", ".."):
-        raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name one by -o")
+    _require_folder(recipe, output)
     folder = output or Path(portable_name(recipe.stem))
     if output is None and folder.name != recipe.stem:
         verbosity.note(f"the folder is {folder}: Windows has no {recipe.stem!r}")
@@ -85,16 +89,31 @@ def report(
     for check in failed:
         say(check.verdict)
     if finished.failures:
-        raise typer.Exit(finished.failures[0].error.exit_code)
+        raise typer.Exit(SEVERAL_FAILED)
     if failed:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _require_folder(recipe: Path, output: Path | None) -> None:
+    """Raise UsageError if the folder of the report would be the working folder, or has the name of a file."""
+    if output is None:
+        if recipe.stem in (".", ".."):
+            raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name one by -o")
+    elif output.suffix.lower() in PAGES and not output.is_dir():
+        raise UsageError(
+            f"{output} is named as a file, and a report is a folder with a page; type: attngeo report "
+            f"{shlex.quote(str(recipe))} -o {shlex.quote(str(output.with_suffix('')))}"
+        )
 
 
 def _write_starter(recipe: Path | None, path: Path | None) -> None:
     """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     if recipe is not None:
-        raise UsageError(f"--init reads no recipe, got {recipe}; name the file to write by -o")
+        raise UsageError(
+            f"--init reads no recipe, got {recipe}; name the file to write by -o, type: attngeo report --init -o "
+            f"{shlex.quote(str(path or recipe))}"
+        )
     if path is None:
         sys.stdout.write(text)
         return

@@ -280,6 +280,8 @@ def _deliver(
     rows = pd.concat(frames, ignore_index=True)
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
+    elif selection.top is not None:  # whole layers would take the places of heads
+        rows = rows[rows["head"].notna()].reset_index(drop=True)
     rows.attrs = merge_origins([frame.attrs for frame in frames]) | {"per_head": options.per_head}
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified

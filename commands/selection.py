@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, Options, option
-from attngeo.questions.spread import summarise_columns
 from attngeo.tables.read import explain_unknown_column
 
 from .outputs import Outputs
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 # Columns of a summary that are no results.
 SIZES = ("parameters", "layers", "heads")
+# How the columns of a summary end that a terminal has room for.
+SHOWN = ("_min", "_median", "_max")
 
 
 class Order(Options):
@@ -73,7 +74,13 @@ class Order(Options):
 class Selection(Order):
     """The rows and columns of a table that are written and printed: by default all of them."""
 
-    top: int | None = option(None, "Write and print only the first so many rows", panel=RESULTS, metavar="N", least=1)
+    top: int | None = option(
+        None,
+        "Write and print only the first N rows; with --per-head, of heads alone",
+        panel=RESULTS,
+        metavar="N",
+        least=1,
+    )
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The selected rows and columns; missing values are sorted to the end."""
@@ -91,20 +98,18 @@ def print_summary(rows: pd.DataFrame, keys: Sequence[str]) -> None:
 
 
 def deliver_summary(
-    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
+    summarised: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
 ) -> None:
-    """Write and print one row for each stack: the spread of these columns over its layers and heads.
+    """Write and print a summary: one row for each stack, with the spread of these columns over its layers and heads.
 
-    keys: the columns that tell stacks apart. A table in LaTeX has the quartiles and the maximum of the first of the
-    columns that has numbers; the terminal has the medians and the maxima of all.
+    keys: the columns that tell stacks apart. A table in LaTeX has the spread of the first of the columns that has
+    numbers; the terminal has the medians and the extremes of all.
     """
-    summarised = summarise_columns(rows, columns, keys)
-    summarised.attrs = rows.attrs
     names = [key for key in keys if summarised[key].nunique() > 1]
     known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
     first = next((column for column in columns if any(column in name for name in known)), columns[0])
     paper = [*names, *(name for name in known if first in name)]
-    brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
+    brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(SHOWN))]
 
     def print_rows(selected: pd.DataFrame) -> None:
         print_summary(selected[selection.choose(brief)], keys)

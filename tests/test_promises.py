@@ -11,7 +11,12 @@ import pytest
 from support.messages import refuses
 
 import attngeo
-from attngeo.changes.compare_options import CompareOptions, compare_columns
+from attngeo.changes.compare_options import (
+    CompareOptions,
+    compare_columns,
+    summarise_changes,
+    summary_columns as change_summary_columns,
+)
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.choices import Circuit, OneCircuit
 from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
@@ -22,6 +27,7 @@ from attngeo.gradients.options import gradient_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
 from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
 from attngeo.positions import measure as measure_positions, position_columns
+from attngeo.positions.options import summarise_positions, summary_columns as position_summary_columns
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
@@ -90,7 +96,7 @@ ELSEWHERE = {
 
 def test_every_question_and_view_has_a_test_of_its_columns() -> None:
     known = {name for name, question in QUESTIONS.items() if question.columns is not None}
-    known |= {name for name, view in VIEWS.items() if view.columns is not None}
+    known |= {name for name, views in VIEWS.items() if any(view.columns is not None for view in views)}
     assert known <= {*TABLES, *ELSEWHERE}
 
 
@@ -125,6 +131,17 @@ def test_columns_of_summaries_are_those_of_the_frames(scores: Any) -> None:
     rows = attngeo.score("demo:encoder", layers=[0], per_head=True, scores=scores)
     assert list(attngeo.summarise(rows).columns) == list(summary_columns(scores))
     assert list(summarise_briefly(rows).columns) == list(brief_columns(scores))
+
+
+@pytest.mark.parametrize("circuit", get_args(OneCircuit))
+def test_columns_of_summaries_of_changes_are_those_of_the_frame(circuit: Any) -> None:
+    rows = attngeo.compare(MODELS, circuit=circuit, per_head=True)
+    assert list(summarise_changes(rows).columns) == list(change_summary_columns())
+
+
+def test_columns_of_summaries_of_positions_are_those_of_the_frame() -> None:
+    rows = measure_positions("demo:encoder", layers=[0])
+    assert list(summarise_positions(rows).columns) == list(position_summary_columns())
 
 
 @pytest.mark.parametrize("list_columns", [attngeo.score_columns, summary_columns, brief_columns])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -26,6 +27,8 @@ from attngeo.session import Session
 SIGN = re.compile(r"([+−-])")
 # Number of most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
+# How similar a suggested word is, at least; how many such words are ranked, and how many are named.
+SIMILAR, MOST_CLOSE, MOST_SIMILAR = 0.75, 100, 3
 
 
 class NearestKeywords(NearestOptions, HubAccess):
@@ -105,11 +108,29 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     # A sum without spaces, and not a word with hyphens.
     if len(terms) > 1 and all(terms) and ("+" in word or all(is_known)):
         return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
-    close = get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75)
+    close = find_similar(word, islice(lexicon.row_of, GUESSED_FROM))
     if close:
-        problem += f"; did you mean {close[0]!r}?"
+        problem += f"; did you mean {' or '.join(map(repr, close))}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         problem += " If not," if close else ";"
         return UsageError(f"{problem} $compose mean uses the mean of its {len(pieces)} tokens", "compose")
     return UsageError(problem)
+
+
+def find_similar(word: str, known: Iterable[str]) -> list[str]:
+    """The words that are most similar to a mistyped one, at most `MOST_SIMILAR`.
+
+    Those of the same letters come first, then the more frequent ones.
+
+    known: words, the most frequent first.
+
+    >>> find_similar("kng", ["the", "king", "thing", "kung"]), find_similar("woamn", ["women", "woman"])
+    (['king', 'kung'], ['woman', 'women'])
+    """
+    places = {candidate: place for place, candidate in enumerate(known)}
+    close = get_close_matches(word, places, MOST_CLOSE, SIMILAR)
+    similarities = {candidate: SequenceMatcher(None, candidate, word).ratio() for candidate in close}
+    likeliest = [candidate for candidate in close if similarities[candidate] == similarities[close[0]]]
+    likeliest.sort(key=lambda candidate: (sorted(candidate) != sorted(word), places[candidate]))
+    return likeliest[:MOST_SIMILAR]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attngeo.attention.layers import check_layers
 from attngeo.attention.options import LARGEST_OFFSET, ModelReading, ReadingOptions, SourceOptions
@@ -11,6 +11,10 @@ from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.spread import LARGE, SMALL, spread_columns, summarise_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The scores of each of two models, which are those that `attngeo.score` always computes.
 SCORES = ("symmetry", "directionality")
@@ -44,6 +48,24 @@ def number_columns() -> tuple[str, ...]:
 def find_circuit(column: str) -> OneCircuit | None:
     """The circuit whose tables have this column; None if those of every circuit have it, or of none."""
     return next((circuit for circuit, overlaps in OVERLAPS.items() if column in overlaps), None)
+
+
+# What a summary is of, and the columns that tell its rows apart: of small cosines one wants to know.
+SUMMARISED = {"change": LARGE, "cosine": SMALL}
+STACK = ("model", "other", "stack")
+
+
+def summary_columns() -> tuple[str, ...]:
+    """The columns of `summarise_changes`, in their order."""
+    return spread_columns(SUMMARISED, STACK)
+
+
+def summarise_changes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Quartiles over layers and heads of a table of changes, one row for each other model and stack.
+
+    With the largest change and the smallest cosine.
+    """
+    return summarise_columns(rows, SUMMARISED, STACK)
 
 
 # What conditions may say of the table.

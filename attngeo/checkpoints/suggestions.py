@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from glob import glob
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
-from attngeo.bounds.names import PATTERN, explain_pattern
+from attngeo.bounds.names import PATTERN, explain_pattern, list_names
 from attngeo.checkpoints.demos import DEMOS
+from attngeo.checkpoints.files import ADAPTER, is_weights
 
 # The least similarity of a suggestion: bert-base-uncase is 0.97 similar to bert-base-uncased, bert-mini 0.67 to
 # bert-tiny.
@@ -24,7 +26,7 @@ def did_you_mean(text: str) -> str:
     Of a pattern of files, such as `models/*.safetensors`, it says what a shell would have done with it.
     """
     if PATTERN.search(text):
-        return explain_pattern(text)
+        return _explain_folders(text) or explain_pattern(text)
     path = Path(text)
     folder = path.parent
     try:
@@ -43,6 +45,23 @@ def did_you_mean(text: str) -> str:
     suggested = candidates[matches[0]]
     is_name_itself = name in (suggested, suggested.rpartition("/")[2])  # with or without its owner
     return "" if is_name_itself else f"; did you mean {suggested}?"
+
+
+def _explain_folders(text: str) -> str:
+    """The end of an error about a pattern that only folders without a model match; else ""."""
+    try:
+        matches = sorted(glob(str(Path(text).expanduser())))  # noqa: PTH207 - a pattern may be absolute
+        have_models = [any(map(_is_of_model, Path(match).iterdir())) for match in matches]
+    except (OSError, ValueError, RuntimeError):  # it is no path, or a file or a locked folder matches
+        return ""
+    if not matches or any(have_models):
+        return ""
+    return f"; it is a pattern, and only folders without a model match it: {list_names(matches)}"
+
+
+def _is_of_model(path: Path) -> bool:
+    """Whether a file in a folder says that it is the folder of a model."""
+    return path.name in ("config.json", ADAPTER) or is_weights(path.name)
 
 
 def hub_models() -> list[str]:

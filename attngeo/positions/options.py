@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.spread import LARGE, spread_columns, summarise_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The largest offset of the columns of the kernel, and that among which its peak is searched.
 LAST_COLUMN, FARTHEST = 8, 64
 KERNEL = tuple(f"kernel_{offset}" for offset in range(LAST_COLUMN + 1))
 # Columns of numbers, whose names a reader of results files needs.
 MEASURES = ("fast_share", "previous_token", "peak", *KERNEL)
+# What a summary is of.
+SUMMARISED = {"fast_share": LARGE, "previous_token": LARGE}
 # What conditions may say of the table.
 CHECKS = Checkable(MEASURES, units=("heads",))
 
@@ -21,6 +28,16 @@ CHECKS = Checkable(MEASURES, units=("heads",))
 def position_columns() -> tuple[str, ...]:
     """The columns of the table of positions, in their order; `kernel_Δ` is κ(Δ)."""
     return ("model", "revision", "model_type", "stack", "layer", "head", "key_head", *MEASURES, "note")
+
+
+def summary_columns() -> tuple[str, ...]:
+    """The columns of `summarise_positions`, in their order."""
+    return spread_columns(SUMMARISED, only_heads=True)
+
+
+def summarise_positions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Quartiles and maximum over the heads of a table of positions, one row for each stack."""
+    return summarise_columns(rows, SUMMARISED, only_heads=True)
 
 
 class PositionOptions(SourceOptions):

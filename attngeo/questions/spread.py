@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attngeo.questions.rows import name_circuits
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # Statistic → the quantile that it is.
 QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 QUARTILES = ("lower", "median", "upper")
-SPREAD = (*QUARTILES, "max")
+# Of a quantity of which large values matter, and of one of which small ones do.
+LARGE, SMALL = (*QUARTILES, "max"), ("min", *QUARTILES)
 HEADS = "heads_"
 
 
@@ -30,25 +31,34 @@ def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
     return f"{prefix}{score}_{quantile}"
 
 
-def spread_columns(columns: Sequence[str], keys: Sequence[str] = ("model", "stack")) -> tuple[str, ...]:
+def spread_columns(
+    spread: Mapping[str, Sequence[str]], keys: Sequence[str] = ("model", "stack"), *, only_heads: bool = False
+) -> tuple[str, ...]:
     """The columns of `summarise_columns`."""
-    spread = [statistic(column, quantile) for column in columns for quantile in SPREAD]
-    of_heads = [statistic(column, quantile, heads=True) for column in columns for quantile in SPREAD]
-    return (*keys, "layers", "heads", *spread, *of_heads)
+    units = (True,) if only_heads else (False, True)
+    names = [(column, quantile) for column, quantiles in spread.items() for quantile in quantiles]
+    statistics_of = [statistic(column, quantile, heads=heads) for heads in units for column, quantile in names]
+    return (*keys, "layers", "heads", *statistics_of)
 
 
 def summarise_columns(
-    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str] = ("model", "stack")
+    rows: pd.DataFrame,
+    spread: Mapping[str, Sequence[str]],
+    keys: Sequence[str] = ("model", "stack"),
+    *,
+    only_heads: bool = False,
 ) -> pd.DataFrame:
-    """Quartiles and maximum of columns of numbers over the layers, and over the heads, of each stack: one row each.
+    """Quantiles of columns of numbers over the layers, and over the heads, of each stack: one row each.
 
     Args:
         rows: a row for each layer (without `head`) or head.
-        columns: what is summarised.
+        spread: each column that is summarised, and its quantiles, keys of `QUANTILES`.
         keys: the columns that tell stacks apart.
+        only_heads: leaves out the quantiles over layers, for tables that have heads alone.
 
     Returns:
-        The columns `spread_columns(columns, keys)`; a statistic is missing if there is nothing to summarise.
+        The columns `spread_columns(spread, keys, only_heads=only_heads)`; a statistic is missing if there is nothing to
+        summarise. Its `attrs` are those of `rows`.
     """
     summaries = []
     for names, members in name_circuits(rows).groupby([*keys], sort=False):
@@ -58,9 +68,11 @@ def summarise_columns(
             "heads": int(is_head.sum()),
         }
         for heads, kept in ((False, members[~is_head]), (True, members[is_head])):
-            for column in columns:
+            for column, quantiles in spread.items():
                 values = kept[column].astype("float64")
-                for quantile in SPREAD:
+                for quantile in quantiles:
                     summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
         summaries.append(summary)
-    return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
+    summarised = type(rows)(summaries, columns=list(spread_columns(spread, keys, only_heads=only_heads)))
+    summarised.attrs = dict(rows.attrs)
+    return summarised

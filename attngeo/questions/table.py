@@ -6,6 +6,8 @@ here. The tables import none of them: a value is the name "module:name", importe
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from attngeo.questions.question import Question, View
 
 ANSWERS, PAPER_ANSWERS = "attngeo.reporting.answers", "attngeo.reporting.paper_answers"
@@ -124,34 +126,61 @@ QUESTIONS = {
     )
 }
 
-# The columns by which rows of scores, and of the curves of trainings, are told apart.
+# The columns by which rows of scores, changes, positions, and curves of trainings are told apart.
 SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
+CHANGE_KEYS = ("model", "other", "stack", "layer", "head", "change", "cosine")
+POSITION_KEYS = ("model", "stack", "layer", "head", "fast_share", "previous_token")
 CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
+# What a table of a report may show, and of each the views, one for each kind of results. The first that fits is taken.
 VIEWS = {
-    "rows": View("all rows"),
-    "summary": View(
-        "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
-        "attngeo.scores.summary:brief_columns",
+    "rows": (View("all rows"),),
+    "summary": (
+        View(
+            "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
+            "attngeo.scores.summary:brief_columns",
+        ),
+        View(
+            "quartiles and extremes over layers and heads", CHANGE_KEYS,
+            "attngeo.changes.compare_options:summarise_changes", "attngeo.changes.compare_options:summary_columns",
+        ),
+        View(
+            "quartiles and maximum over heads", POSITION_KEYS, "attngeo.positions.options:summarise_positions",
+            "attngeo.positions.options:summary_columns",
+        ),
     ),
-    "published": View(
-        "medians over layers", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
-        f"{SAPONATI}:published_columns", beside=", measured and published",
+    "published": (
+        View(
+            "medians over layers", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
+            f"{SAPONATI}:published_columns", beside=", measured and published",
+        ),
     ),
-    "runs": View(
-        "losses of each run", CURVE_KEYS, f"{SAPONATI}:compare_trainings", beside=", and the published ones"
+    "runs": (
+        View("losses of each run", CURVE_KEYS, f"{SAPONATI}:compare_trainings", beside=", and the published ones"),
     ),
-    "layers": View(
-        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
-        "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
+    "layers": (
+        View(
+            "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
+            "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
+        ),
     ),
-    "methods": View(
-        "mean and standard deviation of each method", ("method", "accuracy"),
-        f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
-        beside=", and the published mean",
+    "methods": (
+        View(
+            "mean and standard deviation of each method", ("method", "accuracy"),
+            f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
+            beside=", and the published mean",
+        ),
     ),
-    "advantage": View(
-        "accuracy of attention above that of the best of the other methods, with the standard error",
-        ("method", "accuracy"), f"{WIBISONO}:measure_advantage", f"{WIBISONO}:ADVANTAGE_COLUMNS", f"{WIBISONO}:LABELS",
+    "advantage": (
+        View(
+            "accuracy of attention above that of the best of the other methods, with the standard error",
+            ("method", "accuracy"), f"{WIBISONO}:measure_advantage", f"{WIBISONO}:ADVANTAGE_COLUMNS",
+            f"{WIBISONO}:LABELS",
+        ),
     ),
 }  # fmt: skip
+
+
+def find_view(show: str, columns: Collection[str]) -> View | None:
+    """The view of this name that fits results with these columns; None if none does. show: a key of `VIEWS`."""
+    return next((view for view in VIEWS[show] if {*view.needs} <= {*columns}), None)

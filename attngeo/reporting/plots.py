@@ -211,8 +211,10 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
             else:
                 require_saved(source, EFA, ("", *PARTS))
         else:
-            expected = f"expected a file of {spec.made_by}"
-            raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, {expected}")
+            made_by = spec.made_by
+            if spec.source == "compare":  # a map is of heads
+                made_by = made_by.replace(" -o", " --per-head -o")
+            raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, expected a file of {made_by}")
 
 
 def _find_question(spec: FigureSpec) -> Question | None:

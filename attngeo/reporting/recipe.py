@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from attngeo.bounds.names import PATTERN, list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
@@ -25,11 +26,11 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.lazy import resolve
-from attngeo.options import Options, explain, first_problem
+from attngeo.options import Options, explain
 from attngeo.questions.checks import join_checks, parse_condition
 from attngeo.questions.conditions import Checkable
-from attngeo.questions.question import Question
-from attngeo.questions.table import QUESTIONS, VIEWS
+from attngeo.questions.question import Question, View
+from attngeo.questions.table import QUESTIONS, VIEWS, find_view
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.spec import SCORES
@@ -46,6 +47,8 @@ _PART = rb"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_PARTS)
 # The key of a file of models.
 MODELS_FILE = "models_file"
+# Mistakes that one message names.
+MOST_PROBLEMS = 5
 RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
@@ -258,8 +261,12 @@ def read_recipe(path: str | Path) -> RecipeFile:
     recipe_class = make_recipe_class({*ALWAYS_KNOWN, *commands})
     try:
         recipe, problems = _validate(fields, recipe_class)
+        found: dict[RecipeLocation, str] = {}
         for location, problem in problems:
-            raise UsageError(f"{name_location(location, fields)}: {problem}", subject=path)
+            # What is wrong in one table may follow from what was found there first.
+            found.setdefault(_find_table(location), f"{name_location(location, fields)}: {problem}")
+        if found:
+            raise UsageError(_join_problems([*found.values()]), subject=path)
     except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
         raise UsageError(f"a value is no part of a recipe ({first_line(error)})", subject=path) from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
@@ -272,7 +279,7 @@ def _validate(
     try:
         recipe = recipe_class.model_validate(fields)
     except ValidationError as error:
-        return Recipe(title="invalid"), iter([_describe_problem(error, recipe_class)])
+        return Recipe(title="invalid"), _describe_problems(error, recipe_class)
     return recipe, _find_contradictions(recipe)
 
 
@@ -287,9 +294,11 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:
-        raise DataUnavailableError(
-            "no such file; attngeo report --init writes a recipe to start from", subject=path
-        ) from None
+        named = path.with_name(f"{path.name}.toml")
+        advice = "attngeo report --init writes a recipe to start from"
+        if named.is_file():
+            advice = f"did you mean {named}?"
+        raise DataUnavailableError(f"no such file; {advice}", subject=path) from None
     except (OSError, ValueError, RecursionError) as error:  # also a number or a nesting that is too large
         raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
 
@@ -368,16 +377,28 @@ def _check_figure(
 
 
 def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
-    view = VIEWS[table.show]
     request = recipe.find_request(table.of)
     known = None if request is None else request.columns
-    fitting = [name for name, other in VIEWS.items() if {*other.needs} <= {*(known or ())}]
+    fitting = [name for name in VIEWS if find_view(name, known or ())]
     advice = f", or of these results show = {' or '.join(fitting)}"
-    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where, advice=advice)
-    columns = view.list_columns(known)
+    view = None if known is None else find_view(table.show, known)
+    needs = VIEWS[table.show][0].needs if view is None else view.needs
+    yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, show=table.show)
+    columns = _list_shown(table.show, view, known)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
+
+
+def _list_shown(show: str, view: View | None, known: Collection[str] | None) -> list[str] | None:
+    """The columns of a table. view: None if it is not known, and then those of all; None if they are known later."""
+    shown: list[str] = []
+    for candidate in VIEWS[show] if view is None else [view]:
+        columns = candidate.list_columns(known)
+        if columns is None:
+            return None
+        shown += columns
+    return [*dict.fromkeys(shown)]
 
 
 def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> Iterator[tuple[RecipeLocation, str]]:
@@ -419,10 +440,11 @@ def _check_reference(
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
     advice: str = "",
+    show: str = "",
 ) -> Iterator[tuple[RecipeLocation, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`.
 
-    advice: the end of the problem if they lack columns.
+    advice: the end of the problem if they lack columns. show: of a table, whose views need different columns.
     """
     request = recipe.find_request(name)
     if request is None:
@@ -436,7 +458,7 @@ def _check_reference(
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
-        fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
+        fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
         problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
@@ -449,9 +471,57 @@ def _check_reference(
             yield (*location, "where", column), explain_unknown_column(column, known_columns)
 
 
-def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
-    """The location and the description of what pydantic found first."""
-    problem = first_problem(error)
+def _list_fitting(needs: Sequence[Collection[str]]) -> list[str]:
+    """The questions whose results have all columns of one of these lists, or may have them."""
+    fitting = []
+    for name, question in QUESTIONS.items():
+        columns = question.list_columns()
+        if columns is None or any({*needed} <= {*columns} for needed in needs):
+            fitting.append(name)
+    return fitting
+
+
+def _find_table(location: RecipeLocation) -> RecipeLocation:
+    """The location of the table of a recipe that has a key: a figure or table of a section, or a table of a list."""
+    last = max((place for place, part in enumerate(location) if isinstance(part, int)), default=0)
+    return location[: last + 1]
+
+
+def _join_problems(problems: Sequence[str]) -> str:
+    """Mistakes in one line: the first ones, and how many there are besides."""
+    left = len(problems) - MOST_PROBLEMS
+    more = [f"{left} more"] if left > 0 else []
+    return "; and ".join([*problems[:MOST_PROBLEMS], *more])
+
+
+def _describe_problems(error: ValidationError, recipe_class: type[Recipe]) -> Iterator[tuple[RecipeLocation, str]]:
+    """The location and the description of each problem that pydantic found.
+
+    Of one table, a mistyped key is named alone, because it makes the right one missing as well.
+    """
+    problems = error.errors()
+    mistyped = {problem["loc"][:-1] for problem in problems if problem["type"] == "extra_forbidden"}
+    missing = {problem["loc"][:-1]: str(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"}
+    for problem in problems:
+        table = problem["loc"][:-1]
+        if problem["type"] == "missing" and table in mistyped:
+            continue
+        location, text = _describe_problem(problem, recipe_class)
+        if problem["type"] == "extra_forbidden" and table in missing and f"did you mean {missing[table]}?" not in text:
+            text += f"; {missing[table]} is missing"
+        yield location, text
+
+
+def _ask_for_list(location: RecipeLocation, value: Mapping[str, Any] | str) -> str:
+    """What to write in place of one table or text where a list is expected."""
+    if isinstance(value, str):
+        return f"expected a list: write it in square brackets, [{value!r:.60}]"
+    brackets = f"as [[{location[0]}]]" if len(location) == 1 else "in square brackets"
+    return f"is one table, expected a list of tables: write it {brackets}"
+
+
+def _describe_problem(problem: ErrorDetails, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
+    """The location and the description of a problem that pydantic found."""
     location = problem["loc"]
     within = problem["loc"]
     table_class: type[BaseModel] = recipe_class
@@ -474,6 +544,8 @@ def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tup
             return (*location, "command"), f"command is {tag!r:.60}; {advise(tag, QUESTIONS)}"
         case "missing":
             return location, "is missing"
+        case "list_type" if isinstance(problem["input"], Mapping | str):
+            return location, _ask_for_list(location, problem["input"])
         case "string_pattern_mismatch":
             return location, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
     return location, str(explain(table_class, problem | {"loc": within}))

@@ -23,7 +23,7 @@ from attngeo.provenance import digest_code, software
 from attngeo.questions.checks import find_checks, parse_condition
 from attngeo.questions.conditions import Outcome
 from attngeo.questions.rows import CIRCUIT
-from attngeo.questions.table import VIEWS
+from attngeo.questions.table import VIEWS, find_view
 from attngeo.reporting.answers import ResultsAnswer, Workplace, answer as answer_question
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
@@ -344,8 +344,9 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
-    view = VIEWS[block.show]
-    rows = view.show(filter_rows(collected.find(block.of), block.where, block.of))
+    rows = collected.find(block.of)
+    view = find_view(block.show, rows.columns) or VIEWS[block.show][0]  # which says what a file lacks
+    rows = view.show(filter_rows(rows, block.where, block.of))
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:

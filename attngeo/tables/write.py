@@ -87,17 +87,25 @@ def _records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
 
 
 def to_markdown(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """A Markdown table, with numbers as in `format_for_people`."""
+    """A Markdown table, with numbers as in `format_for_people`. A median between its quartiles is one column."""
     shown = format_for_people(frame, digits)
     sides = []
-    for name, is_numeric in zip(shown.columns, numeric_columns(frame, shown), strict=True):
-        if is_numeric:
-            sides.append("right")
+    columns: dict[str, Sequence[str]] = {}
+    names = [*shown.columns]
+    while names:
+        group = _take_quartiles(names)
+        is_numeric = frame[group[0]].dtype.kind in "iuf"
+        sides.append("right" if is_numeric else "left")
+        if len(group) == 1:
+            [name] = group
+            columns[escape_markdown(name)] = shown[name] if is_numeric else shown[name].map(escape_markdown)
         else:
-            sides.append("left")
-            shown[name] = shown[name].map(escape_markdown)
-    shown = shown.rename(columns=escape_markdown)
-    return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
+            head = f"{str(group[1]).removesuffix(QUARTILES[1])} [quartiles]"
+            cells = [_join_quartiles(*quartiles) for quartiles in shown[group].to_numpy()]
+            columns[escape_markdown(head)] = cells
+        del names[: len(group)]
+    joined = type(shown)(columns)
+    return str(joined.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
@@ -151,7 +159,7 @@ def _show_text(value: object) -> str:
 
 
 def _join_quartiles(lower: str, median: str, upper: str) -> str:
-    return median if median == MISSING_IN_LATEX else f"{median} [{lower}, {upper}]"
+    return median if median in (MISSING_IN_LATEX, "") else f"{median} [{lower}, {upper}]"
 
 
 def _take_quartiles(names: Sequence[Any]) -> list[Any]:

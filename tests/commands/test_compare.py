@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import weights, with_outputs, write_single
 from support.hub_server import Hub
 from support.messages import assert_fails, assert_states, refuses
+from support.peft_adapters import write_adapter, write_base
 
 import attngeo as library
 from attngeo.changes.compare_options import compare_columns
@@ -80,6 +81,29 @@ def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders
         assert run.stdout.splitlines()[-1] == "no layer or head has a change; the notes say why"
 
 
+def test_a_note_of_a_few_heads_names_them(inside: Command, folders: tuple[Path, Path]) -> None:
+    """The queries of heads 1 and 2 of layer 1 are zero in the other model, then those of the whole layer."""
+    zero = weights()
+    queries = zero["model.layers.1.self_attn.q_proj.weight"]
+    width = len(queries) // 4
+    queries[width : 3 * width] = 0
+    other = write_single(folders[0].parent / "zero", zero)
+    [note] = inside("compare", folders[0], other).stderr.splitlines()
+    assert_states(note, "layer 1, heads 1, 2: other: the form is zero")
+    queries.zero_()
+    write_single(other, zero)
+    [note] = inside("compare", folders[0], other).stderr.splitlines()
+    assert_states(note, "layer 1: other: the form is zero")
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_a_heading_names_the_adapter(inside: Command, tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    adapter = write_adapter(tmp_path / "adapter", base)
+    title, *_ = inside("compare", base, "--adapter", adapter, "-q", COLUMNS="300").stdout.splitlines()
+    assert title.startswith(f"{base} → {base} + {adapter}")
+
+
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
     run = inside(
@@ -91,12 +115,13 @@ def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, 
         assert list(read.columns) == list(compare_columns())
         assert read["change"].tolist() == pytest.approx(rows["change"].tolist())
     selected = inside(
-        "compare", *folders, "--per-head", "--sort", "change", "--top", 1, "--columns", "layer,head,change",
+        "compare", *folders, "--per-head", "--sort", "change", "--top", 2, "--columns", "layer,head,change",
         "--format", "csv",
     )  # fmt: skip
+    # The whole layer changed, too; with --per-head, the first rows are of heads alone.
     assert pd.read_csv(io.StringIO(selected.stdout)).to_dict("records") == [
-        {"layer": 1, "head": 2, "change": pytest.approx(0.5)}
-    ]
+        {"layer": 1, "head": 2, "change": pytest.approx(0.5)}, {"layer": 0, "head": 0, "change": 0}
+    ]  # fmt: skip
     of_layers = inside("compare", *folders, "--format", "csv", "--circuit", "qk")
     assert len(pd.read_csv(io.StringIO(of_layers.stdout))) == 2
     assert inside("compare", *folders, "--sort", "change", "-q").stdout.count("\n") > 2
@@ -290,12 +315,38 @@ models = ["demo:encoder", "demo:decoder"]
 """
 
 
-def test_summaries_of_scores_are_refused_in_a_recipe(tmp_path: Path) -> None:
+def test_published_scores_are_refused_in_a_recipe(tmp_path: Path) -> None:
     """They would take the first model once for each other one, and say that the others have no scores."""
     recipe = tmp_path / "r.toml"
-    recipe.write_text(f'{RECIPE}[[section]]\ntitle = "Medians"\ntables = [{{ of = "moved", show = "summary" }}]\n')
-    with refuses(UsageError, "section", "results of compare", "score"):
+    recipe.write_text(f'{RECIPE}[[section]]\ntitle = "Medians"\ntables = [{{ of = "moved", show = "published" }}]\n')
+    with refuses(UsageError, "section", "results of compare", "score", "show = rows or summary"):
         build_report(recipe, tmp_path / "report")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_summary_of_a_recipe_is_that_of_the_command(inside: Command, tmp_path: Path) -> None:
+    """Also of results from a file, which are known when it is read."""
+    recipe = tmp_path / "r.toml"
+    of_file = '[[results]]\nname = "read"\ncommand = "file"\npath = "rows.csv"\n'
+    positions = '[[results]]\nname = "heads"\ncommand = "positions"\nmodels = ["demo:encoder"]\n'
+    tables = '{ of = "moved", show = "summary", columns = ["heads_change_max", "cosine_min"] }'
+    tables += ', { of = "moved", show = "summary" }, { of = "heads", show = "summary" }'
+    tables += ', { of = "read", show = "summary", columns = ["cosine_min"] }'
+    recipe.write_text(f'{RECIPE}{positions}{of_file}[[section]]\ntitle = "Medians"\ntables = [{tables}]\n')
+    library.compare(["demo:encoder", "demo:decoder"], per_head=True).to_csv(tmp_path / "rows.csv", index=False)
+    made = build_report(recipe, tmp_path / "report")
+    assert made.failures == []
+    for command, models, table in (
+        ("compare", ["demo:encoder", "demo:decoder"], "moved-summary-2"),
+        ("positions", ["demo:encoder"], "heads-summary"),
+    ):
+        done = inside(command, *models, "--summary", "--format", "csv", "-q")
+        expected = pd.read_csv(io.StringIO(done.stdout))
+        shown = pd.read_csv(tmp_path / f"report/tables/{table}.csv")
+        pd.testing.assert_frame_equal(shown, expected)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    smallest = pd.read_csv(tmp_path / "report/tables/read-summary.csv")["cosine_min"].item()
+    assert smallest == pytest.approx(rows.loc[rows["head"].isna(), "cosine"].min())
 
 
 def tune_layer(folder: Path, layer: int, factor: float) -> Path:

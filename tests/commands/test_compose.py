@@ -33,9 +33,16 @@ def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside:
             assert f"{row.z:+.1f}{star}" in done.stdout
     for found in rows.attrs["thresholds"]:
         assert any(f"{found['threshold']:.1f}" in line and f" {found['above']} " in line for line in lines)
+    assert sum("  2.2 of 2,160 pairs" in line for line in lines) == 3
     assert sum(line.startswith(("0 ", "1 ", "2 ", "3 ", "4 ", "5")) for line in lines) == 6
     assert "cannot compose" in done.stderr
     assert "no circuit" in done.stderr
+
+
+def test_less_than_one_pair_is_expected_of_a_few(inside: Run) -> None:
+    """A thousandth of 48 pairs; it is not called 0."""
+    [line] = [line for line in inside("compose", "demo:encoder", "--kind", "k").stdout.splitlines() if "keys  " in line]
+    assert line.endswith("  0.048 of 48 pairs")
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])

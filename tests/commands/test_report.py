@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 from support.messages import assert_fails
 
-from attngeo.errors import UsageError
+from attngeo.errors import ModelNotFoundError, UsageError
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -46,7 +46,9 @@ def test_from_the_starter_to_a_page(inside: Run, tmp_path: Path) -> None:
             1,
             "demo:encoder (encoder): symmetry.median is 0.3",
         ),
-        ('"demo:decoder"', '"demo:none"', 3, 'results "scores": demo:none: '),
+        ('"demo:decoder"', '"demo:none"', 4, 'results "scores": demo:none: '),
+        ('["demo:encoder", "demo:decoder"]', '["demo:none", "demo:encoder"]', 4, 'results "scores": demo:none: '),
+        ("tables = [", 'figures = [{ kind = "layers", of = "scores", where = { layer = 9 } }]\ntables = [', 4, "layer"),
     ],
 )
 def test_checks_and_missing_models_decide_the_exit_code(
@@ -57,6 +59,13 @@ def test_checks_and_missing_models_decide_the_exit_code(
     assert (done.returncode, done.stdout) == (code, "out/index.html\n")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_report_of_which_all_failed_has_the_code_of_its_error(inside: Run, tmp_path: Path) -> None:
+    """As a command about one model; there is no page."""
+    alone = CHECKED.replace('["demo:encoder", "demo:decoder"]', '["demo:none"]').partition("[[check]]")[0]
+    (tmp_path / "r.toml").write_text(alone)
+    assert_fails(inside("report", "r.toml", "-o", "out", cwd=tmp_path), ModelNotFoundError.exit_code, "demo:none")
 
 
 def test_a_starter_is_written_to_the_named_file_once(inside: Run, tmp_path: Path) -> None:

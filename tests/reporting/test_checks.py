@@ -214,6 +214,13 @@ def test_checks_of_several_results_name_them(tmp_path: Path) -> None:
         assert f'</code></td><td class="text">{name}</td><td class="text">demo:decoder</td>' in made.page.read_text()
 
 
+def test_checks_that_fail_come_first_on_the_page(tmp_path: Path) -> None:
+    path = write_request(tmp_path, "score", "symmetry.median < -2")
+    path.write_text(f'{path.read_text()}[[check]]\nof = "rows"\nfail_if = "layers > 0"\n')
+    rows = build_report(path, tmp_path / "out").page.read_text().partition('id="checks"')[2].partition("</table>")[0]
+    assert re.findall("failed</td>|passed</td>", rows) == 2 * ["failed</td>"] + 2 * ["passed</td>"]
+
+
 def test_a_table_without_checks_is_refused_with_the_commands_that_have_some() -> None:
     with pytest.raises(DataError) as caught:
         find_checks(("method", "accuracy"))

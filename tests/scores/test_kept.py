@@ -426,6 +426,20 @@ class TestCommand:
         assert max(map(len, table.stdout.splitlines())) <= 80
         assert_states(table.stderr, "3 results", kept)
 
+    def test_list_shows_the_newest_and_how_many_are_older(
+        self, inside: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of 3 results, 1; all if models are named, and as JSON."""
+        monkeypatch.setattr("attngeo.commands.cache.MOST_LISTED", 1)
+        newest, *older = json.loads(inside("cache", "list", "--format", "json").stdout)
+        assert (newest["finished_layers"], len(older)) == (2, 2)
+        run = inside("cache", "list", COLUMNS="200")
+        *_, last = run.stdout.splitlines()
+        assert ("2 of 6" in run.stdout, "demo:encoder" in run.stdout) == (True, False)
+        assert_states(last, "2 results", "are older", "'*'")
+        assert_states(run.stderr, "3 results", kept)
+        assert inside("cache", "list", "*", COLUMNS="200").stdout.count("score ") == 3
+
     def test_clear_removes_what_is_named_and_nothing_else(self, inside: Command, kept: Path, model: Path) -> None:
         assert_fails(inside("cache", "clear", "--format", "json"), 2, "format", "list")
         assert_fails(inside("cache", "clear", "demo:encodr"), 2, "'demo:encodr'", "did you mean demo:encoder?")

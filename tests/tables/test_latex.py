@@ -85,6 +85,14 @@ def test_a_median_between_its_quartiles_is_one_column() -> None:
     assert read_body(text) == [["0.200 [0.100, $-0.300$]", "0.500", "1.000"], ["--", "0.500", "1.000"]]
 
 
+def test_markdown_has_a_median_and_its_quartiles_in_one_column_too() -> None:
+    frame = pd.DataFrame({"x_lower": [0.1, None], "x_median": [0.2, None], "x_upper": [-0.3, None], "x_max": [0.5, 1]})
+    head, _, *rows = to_markdown(frame).splitlines()
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [r"x \[quartiles\]", "x_max"]
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    assert cells == [["0.200 [0.100, -0.300]", "0.500"], ["", "1.000"]]
+
+
 def test_special_characters_are_shown_as_they_are() -> None:
     escaped = escape_latex(HOSTILE)
     bare = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\$\\rightarrow\$|\$-\$", "", escaped)
