@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds.names import list_names
@@ -190,6 +190,9 @@ class Quantity(NamedTuple):
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
             names = {count: count for count in table.counts}
             names |= {other: f"{prefix}{other}.{ending}" for other in table.numbers}
+            for other, quantile in product(table.numbers, STATISTICS):  # as columns of a summary are named
+                names[f"{other}_{quantile}"] = f"{prefix}{other}.{quantile}"
+                names[f"{HEADS}_{other}_{quantile}"] = f"{HEADS}.{other}.{quantile}"
             if table.has_baseline:
                 names[BASELINE] = f"{BASELINE}.{table.numbers[0]}.{DEFAULT_STATISTIC}"
             near = get_close_matches(column, names, 1, ALIKE)

@@ -57,6 +57,7 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("heads.symetry.mean < 0.3", "did you mean heads.symmetry.mean?"),
         ("symmetri.mean < 0", "did you mean symmetry.mean?"),
         ("symmetri < 0", "did you mean symmetry.median?"),
+        ("heads_symmetry_min < 0", "did you mean heads.symmetry.min?"),
         ("layer < 3", "did you mean layers?"),
         ("symmetry.median < baseline", "did you mean baseline.symmetry.median?"),
         ("layers.heads < 3", "'layers.heads'"),
