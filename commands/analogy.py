@@ -135,9 +135,8 @@ def analogy(
     figures = plot or []
     outputs.check(*read, more=[*extra.values(), checks], figures=figures)
     of_models = {"plot": figures, "fail_if": fail_if, **selection.given, **study.given}
-    is_of_models = bool(models or models_file)
-    given = [name for name, value in of_models.items() if value]
-    _check_subject(explain, options, training, extra, given, is_of_models=is_of_models)
+    named = [*(models or []), *([models_file] if models_file is not None else [])]
+    _check_subject(named, explain, options, training, extra, [name for name, value in of_models.items() if value])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
     selection.check(COLUMNS)
@@ -185,26 +184,27 @@ def _explain(corpus: str, training: ExplainOptions, outputs: Outputs, verbosity:
 
 
 def _check_subject(
+    named: Sequence[str],
     explain: str | None,
     options: AnalogyOptions,
     training: ExplainOptions,
     extra: Iterable[str],
     of_models: Iterable[str],
-    *,
-    is_of_models: bool,
 ) -> None:
     """Raise UsageError unless there are models or a corpus, and for what has no effect on them.
 
-    extra: further tables. of_models: other options that are about models alone.
+    named: the models, and the file of models. extra: further tables. of_models: other options about models alone.
     """
     if explain is None:
         for name in sorted(training.model_fields_set - {*SHARED}):
             raise UsageError(f"${name} requires $explain, which trains the embeddings", name, "explain")
-        if not is_of_models:
+        if not named:
             raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
         return
-    if is_of_models:
-        raise UsageError("$explain trains its own embeddings, but models are named; leave them out", "explain")
+    if named:
+        raise UsageError(
+            f"$explain trains its own embeddings, but models are named: {', '.join(named)}; leave them out", "explain"
+        )
     chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):
         if name not in SHARED:

@@ -103,6 +103,7 @@ LOOKS = {
     ("attngeo.changes.comparing", "note"): "notes that both models have are said once",
     ("attngeo.changes.comparing", "row['note']"): "notes that both models have are said once",
     ("attngeo.commands.app", "error.format_message()"): "the lines of a message of Typer become one",
+    ("attngeo.commands.app", "message"): "Typer puts its own guesses at the end of a message",
     ("attngeo.checkpoints.files", "str(error)"): "json says by its message alone that a whole value is there",
     ("attngeo.checkpoints.hub", "reason.lower()"): "httpx raises ValueError for the address of a proxy",
     ("attngeo.devices", "str(error)"): "torch raises RuntimeError if memory runs out",

@@ -31,7 +31,7 @@ QUESTIONS = {
             "attngeo.analogies.options:COLUMNS",
             "attngeo.analogies.options:CHECKS",
             title="Word analogies",
-            table="attngeo.analogies.answering:answer_questions",
+            table="attngeo.analogies.table:answer_rows",
             join="attngeo.analogies.analogy:join_scores",
         ),
         Question(

@@ -154,7 +154,8 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     all_models = list_named(rows)
     rows = filter_rows(rows, where, THE_TABLE).assign()
     rows.attrs[ALL_MODELS] = all_models
-    if _find_question(spec) is not None:
+    question = _find_question(spec)
+    if question is not None and question.rows is not None:
         refuse_repeated(rows, [name for name in IDENTITY if name in rows])  # rows of layers have no head
         beside = []
         if spec.beside:

@@ -70,7 +70,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("inspect ./none", 3, ("./none",)),
     ("inspect demo:encoder --adapter empty", 4, ("adapter_config.json",)),
     ("analogy", 2, ("MODEL", "--explain")),
-    ("analogy demo:encoder ./none", 3, ("./none",)),
+    ("analogy ./none", 3, ("./none",)),
     ("analogy none.vec", 3, ("none.vec",)),
     ("analogy cbow:none.txt", 3, ("none.txt",)),
     ("analogy --explain none.txt", 3, ("none.txt", "toy")),
