@@ -46,7 +46,7 @@ from .declare import with_options
 from .models import MODEL_HELP, ModelOutputs, ModelsFile, list_all, model_argument
 from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
-from .selection import Selection, deliver_summary
+from .selection import HeadSelection, Selection, deliver_summary
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compare(
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
     outputs: ModelOutputs,
-    selection: Selection,
+    selection: HeadSelection,
     summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,

@@ -57,7 +57,7 @@ from .declare import with_options
 from .models import ModelOutputs, Models, ModelsFile, list_all
 from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
-from .selection import Selection, print_summary
+from .selection import HeadSelection, Selection, print_summary
 from .study import raise_if_traced
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
@@ -106,7 +106,7 @@ def score(
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
     outputs: ModelOutputs,
-    selection: Selection,
+    selection: HeadSelection,
     summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,

@@ -74,6 +74,16 @@ class Order(Options):
 class Selection(Order):
     """The rows and columns of a table that are written and printed: by default all of them."""
 
+    top: int | None = option(None, "Write and print only the first N rows", panel=RESULTS, metavar="N", least=1)
+
+    def select(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The selected rows and columns; missing values are sorted to the end."""
+        return super().select(rows).iloc[: self.top]
+
+
+class HeadSelection(Selection):
+    """The selection of commands with --per-head."""
+
     top: int | None = option(
         None,
         "Write and print only the first N rows; with --per-head, of heads alone",
@@ -81,10 +91,6 @@ class Selection(Order):
         metavar="N",
         least=1,
     )
-
-    def select(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The selected rows and columns; missing values are sorted to the end."""
-        return super().select(rows).iloc[: self.top]
 
 
 def print_summary(rows: pd.DataFrame, keys: Sequence[str]) -> None:
