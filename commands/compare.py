@@ -113,6 +113,8 @@ def compare(
     conditions = _parse_conditions(fail_if or [], options)
     require_conditions(checks, conditions)
     _refuse_other_circuit(options, conditions, selection)
+    if summary:
+        selection = selection.of_summary(summary_columns())
     selection.check(summary_columns() if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     if any(map(PATTERN.search, models or ())):  # the first model may be among those that match

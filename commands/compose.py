@@ -7,6 +7,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.circuits.compose_options import CHECKS, COLUMNS, KINDS, ComposeOptions
@@ -37,6 +38,8 @@ SHADES = {0.2: ("█", "#"), 0.05: ("▓", "+"), 0.01: ("▒", "-"), 0.0: ("░"
 WIDTH_OF_KIND = 24
 # A row of the table.
 Pair = dict[str, Any]
+# The columns of which each value has pairs of its own: those of a model that can compose, of one kind.
+GROUPS = ("model", "from_stack", "to_stack", "kind")
 # The columns of a table in LaTeX.
 BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "z", "above_threshold")
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
@@ -48,15 +51,21 @@ MEANING = (
 
 
 class Printed(Options):
-    """What the terminal shows."""
+    """Which pairs are written and printed."""
 
     top: int = option(
         20,
-        "Number of the strongest pairs of each kind to print, or of rows with --sort or --columns",
+        "Print the N strongest pairs of each kind, or the first N rows with --sort, and 0 for none; if it is given, "
+        "files have these alone",
         panel=RESULTS,
         metavar="N",
         least=0,
     )
+
+    @property
+    def most(self) -> int | None:
+        """The number of pairs that are written; None for all."""
+        return self.top if self.top and "top" in self.model_fields_set else None
 
 
 @with_options
@@ -81,7 +90,7 @@ def compose(
     its keys (k) and its values (v). z counts standard deviations above heads with the same spectra that are turned at
     random. Trained heads exceed it even if they cannot compose, so that the threshold is the 99.9% quantile of z over
     the pairs whose writer is in a later layer than the reader. Pairs above it have a star. Files, csv and json have all
-    pairs. Composition is defined in Elhage et al. 2021 (A mathematical framework for transformer circuits).
+    pairs without --top. Composition: Elhage et al. 2021 (A mathematical framework for transformer circuits).
 
     Examples:
         attngeo compose demo:minilm
@@ -108,16 +117,32 @@ def compose(
 
         def print_tables(selected: pd.DataFrame) -> None:
             if order.is_given:
-                print_frame(selected[brief].head(printed.top))
+                print_frame(selected[brief].head(printed.top) if printed.most is None else selected[brief])
                 return
             for frame in frames:
                 _print_routes(outputs.name(frame), printed.top)
 
-        outputs.deliver(order.select(rows), print_tables, brief)
+        outputs.deliver(_select(rows, printed, order), print_tables, brief)
         for frame in frames:
             for text in _list_notes(frame):
                 verbosity.note(f"note: {frame.attrs['model']}: {text}")
     conclude(rows, outcomes, conditions, verbosity, checks)
+
+
+def _select(rows: pd.DataFrame, printed: Printed, order: Order) -> pd.DataFrame:
+    """The rows that are written: all of them, or those that --top names."""
+    if printed.most is None:
+        return order.select(rows)
+    if order.sort is not None:
+        return order.select(rows).head(printed.most)
+    places = [
+        place
+        for _, pairs in rows.dropna(subset="z").groupby([*GROUPS], sort=False)
+        for place in pairs.nlargest(printed.most, "z").index
+    ]
+    strongest = rows.loc[places]
+    strongest.attrs = rows.attrs
+    return order.select(strongest)
 
 
 def _print_routes(frame: pd.DataFrame, top: int) -> None:
@@ -239,8 +264,15 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     """What the table does not say: the meaning, what is left out, and what reading again costs."""
     about: dict[Any, Any] = frame.attrs
     notes = [MEANING]
-    uncertain = [found for found in about["thresholds"] if found["impossible"] < ENOUGH]
-    notes += [f"the threshold of {NAMES[found['kind']]} is of {found['impossible']} pairs only" for found in uncertain]
+    uncertain: dict[int, list[str]] = {}
+    for found in about["thresholds"]:
+        if found["impossible"] < ENOUGH:
+            uncertain.setdefault(found["impossible"], []).append(NAMES[found["kind"]])
+    notes += [
+        f"the threshold of {list_names([*dict.fromkeys(names)])} is of {count} impossible pairs only, near the largest "
+        "of them: pairs above it are little evidence"
+        for count, names in uncertain.items()
+    ]
     if about["readings"] > about["layers_read"]:
         times = about["readings"] / about["layers_read"]
         notes.append(f"each layer was read {times:.1f} times, because not all fit into the memory; --memory gives more")

@@ -41,8 +41,9 @@ MEANINGS = {
     "was allowed: for that, look at dates, licences and model cards. A similarity near 1 is that of a copy; a small "
     "one may be of models that were trained apart from the same initial weights.",
     "no evidence": "No common origin was found. This does not show that the models are independent: the test does not "
-    "see an origin if the coordinates of a copy were reordered or rotated and it was trained since, or if it was "
-    "trained for very long.",
+    "see an origin if the coordinates of a copy were reordered or rotated and it was trained since, if its queries or "
+    "keys were replaced, or if it was trained for very long. A small p with a z below 5 is too little: similar "
+    "training alone may give so much similarity.",
     "suspicious": "For the reason in the table: heads of both models have nearly the same singular values, as in a "
     "copy whose coordinates were reordered or rotated, or z is high without being decisive. Independent models have "
     "not been seen to have either. This is a reason to look closer, and no proof.",

@@ -84,8 +84,8 @@ def plot(
     if unit is not None and is_fitted:
         height = figure.layout.height or HEIGHT
         needed = fit_figure(figure).layout.height or HEIGHT
-        if needed > height:
-            asked, higher = (describe_pixels(pixels, unit) for pixels in (height, needed))
+        asked, higher = (describe_pixels(pixels, unit) for pixels in (height, needed))
+        if needed > height and higher != asked:  # by more than rounding
             verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need them")
     if not output:
         verbosity.note(f"{files[0]}: written")

@@ -85,6 +85,8 @@ def positions(
     outputs.check(*read, more=[checks], figures=figures)
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
+    if summary:
+        selection = selection.of_summary(summary_columns())
     selection.check(summary_columns() if summary else position_columns())
     listed = list_all(models, models_file, hub, command="positions", verbosity=verbosity)
     outputs.check(*listed, more=[checks], figures=figures)

@@ -141,7 +141,9 @@ def score(
     require_conditions(checks, conditions)
     earlier = None if baseline is None else _read_baseline(baseline)
     if summary:
-        selection.check(brief_columns(options.scores, per_head=options.per_head))
+        summarised = brief_columns(options.scores, per_head=options.per_head)
+        selection = selection.of_summary(summarised)
+        selection.check(summarised)
     else:
         selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, Options, option
+from attngeo.questions.spread import QUANTILES, statistic
 from attngeo.tables.read import explain_unknown_column
 
 from .outputs import Outputs
@@ -49,6 +50,20 @@ class Order(Options):
     def choose(self, usual: Iterable[str]) -> list[str]:
         """The columns that people see: those that are named, or the usual ones and that by which rows are sorted."""
         return list(self.columns) or [*dict.fromkeys((*usual, *self.named_columns))]
+
+    def of_summary(self, known: Collection[str]) -> Self:
+        """The same of a summary, in which symmetry stands for all columns of its statistics, and --sort for the median.
+
+        known: the columns of the summary.
+        """
+        columns: list[str] = []
+        for name in self.columns:
+            spread = [statistic(name, quantile) for quantile in QUANTILES]
+            columns += [name] if name in known else [column for column in known if column in spread] or [name]
+        given: dict[str, Any] = {"columns": ",".join(columns)} if self.columns else {}
+        if self.sort is not None and statistic(self.sort.removeprefix("-"), "median") in known:
+            given["sort"] = statistic(self.sort, "median")
+        return self.replace(**given)
 
     def check(self, known: Collection[str]) -> None:
         """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""

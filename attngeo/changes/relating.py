@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 # first, may be.
 LEAST_Z = 10
 STRANGERS_Z = 5
+# A p below this looks like evidence.
+UNLIKELY = 0.05
 # Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
 # assignment of all coordinates.
 TURNS = 19
@@ -60,6 +62,10 @@ NULL = "null: initial weights drawn independently"
 # The first note of a row is the reason of the verdict, if there is one.
 REJECTED = f"{NULL}, is rejected, and which of the two came first cannot be told"
 NOT_REJECTED = f"no evidence: this test does not see a rotated stream ({NULL})"
+SMALL_P = (
+    f"no evidence, though p is small: z is not above {STRANGERS_Z}, and similar training alone may give so much "
+    f"similarity ({NULL})"
+)
 # What follows depends on whether streams are aligned, or can be.
 EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
 ASK_AGAIN = "ask again with --align, which finds a permuted copy"
@@ -300,7 +306,7 @@ def _decide(judgement: Judgement, *, are_equal: bool, advise: Callable[[], str])
         return SUSPICIOUS, NEAR
     if math.isnan(judgement.z):
         return NOT_TESTABLE, NO_CHANGE
-    return NO_EVIDENCE, NOT_REJECTED
+    return NO_EVIDENCE, SMALL_P if judgement.p_value < UNLIKELY else NOT_REJECTED
 
 
 def _advise(store: TensorStore, other: TensorStore, options: LineageOptions) -> str:

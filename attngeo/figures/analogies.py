@@ -49,9 +49,9 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
         if several_sets:
             name += f" ({escape_name(questions)} questions)"
         _add_bars(figure, bars, name, escape_name(model), colour)
-    figure.update_xaxes(
-        title="accuracy (share of known questions, with 95% intervals)", tickformat=".0%", rangemode="tozero"
-    )
+    known = "questions that all models know" if set(rows["questions"]) == {"common"} else "known questions"
+    title = f"accuracy (share of {known}, with 95% intervals)"
+    figure.update_xaxes(title=title, tickformat=".0%", rangemode="tozero")
     figure.update_yaxes(
         categoryorder="array", categoryarray=[_label(name) for name in names], autorange="reversed", automargin=True
     )

@@ -23,7 +23,7 @@ from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, FigureSize, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
-from attngeo.progress import ProgressCallback
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.questions.asking import ask_all, join_tables
 from attngeo.questions.checks import list_numbers
 from attngeo.questions.frames import order_frames
@@ -239,7 +239,10 @@ def _ask_models(
     asked = options_class(**chosen)
     outcomes = require_all(ask_all(question, models, session, options=asked))
     frames = order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
-    return join_tables(question, frames, options=asked)
+    tables = join_tables(question, frames, options=asked)
+    for note in tables[0].attrs.get("notes", ()):
+        session.progress(Progress("note", note))
+    return tables
 
 
 def _read_inputs(

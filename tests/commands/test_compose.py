@@ -33,16 +33,16 @@ def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside:
             assert f"{row.z:+.1f}{star}" in done.stdout
     for found in rows.attrs["thresholds"]:
         assert any(f"{found['threshold']:.1f}" in line and f" {found['above']} " in line for line in lines)
-    assert sum("  2.2 of 2,160 pairs" in line for line in lines) == 3
+    assert sum("  3.2 of 2,160 pairs" in line for line in lines) == 3
     assert sum(line.startswith(("0 ", "1 ", "2 ", "3 ", "4 ", "5")) for line in lines) == 6
     assert "cannot compose" in done.stderr
     assert "no circuit" in done.stderr
 
 
-def test_less_than_one_pair_is_expected_of_a_few(inside: Run) -> None:
-    """A thousandth of 48 pairs; it is not called 0."""
+def test_a_threshold_of_few_pairs_is_exceeded_by_chance(inside: Run) -> None:
+    """The threshold of 48 impossible pairs is near the largest of them: another one of 48 is above it by chance."""
     [line] = [line for line in inside("compose", "demo:encoder", "--kind", "k").stdout.splitlines() if "keys  " in line]
-    assert line.endswith("  0.048 of 48 pairs")
+    assert line.endswith("  1 of 48 pairs")
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -68,10 +68,26 @@ def test_files_have_all_pairs(inside: Run, tmp_path: Path) -> None:
     assert len(written) == len(printed) == len(library.compose("demo:encoder", kind=["k", "v"]))
 
 
+def test_top_writes_the_strongest_pairs_of_each_kind(inside: Run, tmp_path: Path) -> None:
+    rows = library.compose("demo:encoder")
+    done = inside("compose", "demo:encoder", "--top", "3", "--format", "csv", "-o", tmp_path / "c.csv", "-q")
+    written = pd.read_csv(tmp_path / "c.csv")
+    assert done.stdout == (tmp_path / "c.csv").read_text()
+    for kind, pairs in written.groupby("kind"):
+        expected = rows[rows["kind"] == kind]["z"].nlargest(3).tolist()
+        assert pairs["z"].tolist() == pytest.approx(expected)
+    assert len(written) == 9
+    sorted_rows = inside("compose", "demo:encoder", "--top", "4", "--sort", "composition", "--format", "csv", "-q")
+    largest = rows["composition"].nlargest(4).tolist()
+    assert pd.read_csv(io.StringIO(sorted_rows.stdout))["composition"].tolist() == pytest.approx(largest)
+    none = inside("compose", "demo:encoder", "--top", "0", "--format", "csv", "-q")
+    assert len(pd.read_csv(io.StringIO(none.stdout))) == len(rows)
+
+
 def test_notes_say_what_reading_again_costs_and_when_the_threshold_is_of_few_pairs(inside: Run) -> None:
     done = inside("compose", "demo:minilm", "--memory", "1KB", "--from-layers", "0,1", "--to-layers", "5")
     assert_states(next(line for line in done.stderr.splitlines() if "--memory" in line), "times")
-    assert "of 432 pairs only" in done.stderr
+    assert "queries, keys, values is of 432 impossible pairs only" in done.stderr
 
 
 @pytest.mark.parametrize(

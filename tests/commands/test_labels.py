@@ -142,8 +142,14 @@ def test_a_summary_is_a_row_for_each_stack(inside: Run, tmp_path: Path) -> None:
     one = inside("score", *BOTH, "--summary", "--columns", "model,symmetry_median", "--format", "csv", "-q").stdout
     assert one.splitlines()[0] == "model,symmetry_median"
     of_score = ["symmetry_lower", "symmetry_median", "symmetry_upper"]
-    assert_states(inside("score", *BOTH, "--summary", "--sort", "symmetry").stderr, "--sort", *of_score)
-    assert_states(inside("score", *BOTH, "--summary", "--columns", "symmetry").stderr, "--columns", *of_score)
+    assert_states(inside("score", *BOTH, "--summary", "--sort", "symetry").stderr, "--sort", "did you mean symmetry")
+    assert_states(inside("score", *BOTH, "--summary", "--columns", "norm").stderr, "--columns", *of_score)
+    # A score stands for its statistics, in the order of a table in LaTeX, and is sorted by its median.
+    chosen = ["--columns", "model,symmetry", "--sort", "-symmetry", "--format", "csv", "-q"]
+    named = pd.read_csv(io.StringIO(inside("score", *BOTH, "--summary", *chosen).stdout))
+    assert list(named) == ["model", *of_score]
+    assert named["symmetry_median"].is_monotonic_increasing
+    assert len({*named["model"]}) == 2
 
 
 def test_a_summary_of_heads_has_their_statistics(inside: Run, tmp_path: Path) -> None:
