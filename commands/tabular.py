@@ -156,7 +156,7 @@ def impute(
     Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
     median. The terminal lists the cells; with -o, how many each column has. Files have the table, whose other cells
     stay as they are in ROWS, and a column p(COLUMN) with the probabilities of what is filled in. A column of labels is
-    filled, too, if ROWS has it.
+    filled, too, if ROWS has it; dates are not.
 
     Examples:
         attngeo tabular impute model rows.csv -o filled.csv

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from attngeo.analogies.answering import FEW
 from attngeo.analogies.options import COLUMNS, AnalogyOptions, describe_settings
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.access import HubAccess
@@ -25,11 +26,6 @@ from attngeo.session import Session, StudyOptions
 from attngeo.studies.models import expand_models, find_repeated, name_model
 from attngeo.studies.run import require_all
 
-# Options that make more questions known.
-ADVICE = "try --case ignore, --compose mean or --candidates all"
-
-# A note warns if a smaller share of the questions is known.
-FEW = 0.1
 QUESTION_COLUMNS = (
     "model", "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
     "first_pair", "second_pair",
@@ -182,7 +178,10 @@ def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
         return []
     counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
     are_known = "known to all models" if len(frames) > 1 else "known"
-    note = f"only {known:,} of {asked:,} questions are {are_known} ({counts} of {asked:,}); {ADVICE}"
+    note = f"only {known:,} of {asked:,} questions are {are_known} ({counts} of {asked:,})"
+    helpful = [*dict.fromkeys(option for frame in frames for option in frame.attrs.get("helpful", ()))]
+    if helpful:
+        note += f"; more are known with {' or '.join(helpful)}"
     if not known:
         raise QuestionError(note)
     return [note]

@@ -16,10 +16,15 @@ from attngeo.analogies.options import AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, as_questions
 from attngeo.devices import pick_device
+from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
 from attngeo.session import Session
 
 log = logging.getLogger(__name__)
+
+# A note warns if a smaller share of the questions is known, and names those of these options that make more known.
+FEW = 0.1
+HELPFUL = {"case": "ignore", "compose": "mean", "candidates": "all"}
 
 
 @torch.inference_mode()
@@ -57,6 +62,8 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
         "model_notes": [*embedding.notes, *_describe_case(lexicon, questions, len(known))],
     }
     frame["known"] = [row is not None for row in rows]
+    if len(known) < FEW * len(rows):
+        frame.attrs["helpful"] = _find_helpful(embedding, [*questions], options, len(known))
     if known:
         terms, answers = zip(*(row for row in rows if row is not None), strict=True)
         most = max(map(len, answers))
@@ -73,6 +80,21 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
         frame.loc[known, "cosine"] = result.cosine.tolist()
         frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
     return frame
+
+
+def _find_helpful(
+    embedding: Embedding, questions: Sequence[Question], options: AnalogyOptions, known: int
+) -> list[str]:
+    """The options that make more of the questions known, as the command line writes them."""
+    words = [word for q in questions for word in (q.a, q.b, q.c, *q.answers)]
+    helpful = []
+    for name, value in HELPFUL.items():
+        if getattr(options, name) == value or (name == "compose" and embedding.pieces is None):
+            continue
+        lexicon = build_lexicon(embedding, words, options.replace(**{name: value}))
+        if sum(lexicon.rows_of(question) is not None for question in questions) > known:
+            helpful.append(f"--{name} {value}")
+    return helpful
 
 
 def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:

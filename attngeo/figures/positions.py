@@ -32,7 +32,7 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         DataError: no head has a share, as in models without rotary embeddings.
     """
     if rows["fast_share"].isna().all():
-        raise DataError("no head has a fast share, expected a model with rotary embeddings; see the column note")
+        raise DataError("no head has a fast share, which rotary embeddings alone have; draw position-kernel")
     panels = split_panels(rows)
     figure, heights = stack_panels(panels)
     for number, panel in enumerate(panels, 1):

@@ -326,7 +326,8 @@ def select_statements(names: Sequence[str]) -> list[str]:
     for name in names:
         forms = {form for form in STATEMENTS if form == name or form.startswith(f"{name}-")}
         if not forms:
-            raise UsageError(f"no statement is named {name!r}; {advise(name.lower(), STATEMENTS)}")
+            all_names = f"expected one of: {', '.join(STATEMENTS)}"
+            raise UsageError(f"no statement is named {name!r}; {advise(name.lower(), _list_names(), all_names)}")
         selected |= forms
     return [name for name in STATEMENTS if name in selected]
 
@@ -390,3 +391,10 @@ def check_statements(
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame.attrs |= {"title": "Statements of the papers", **software(), **machine(), **vars(options), "papers": PAPERS}
     return frame
+
+
+def _list_names() -> list[str]:
+    """The names that select statements: those that begin several of them, shortest first, then those of each."""
+    parts = [form.split("-") for form in STATEMENTS]
+    beginnings = ["-".join(words[:count]) for words in parts for count in range(1, len(words))]
+    return [*sorted(dict.fromkeys(beginnings), key=len), *STATEMENTS]

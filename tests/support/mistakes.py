@@ -205,6 +205,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tabular impute empty table.csv", 4, ("empty",)),
     ("tabular simulate --convention publised", 2, ("did you mean published?",)),
     ("tabular auto-mpg --data none.csv", 3, ("none.csv",)),
+    ("theory theorm-2", 2, ("did you mean theorem-2?",)),
     ("theory lema-1", 2, ("did you mean lemma-1?",)),
     ("theory --text none.txt", 3, ("none.txt",)),
     ("theory --text empty.csv", 4, ("empty.csv is empty",)),

@@ -21,7 +21,7 @@ from attngeo.estimators.efa.columns import (
     require_numbers,
 )
 from attngeo.estimators.efa.covariates import read_covariates
-from attngeo.estimators.efa.families import ExponentialFamily
+from attngeo.estimators.efa.families import MOST_LEVELS, ExponentialFamily, Ordinal
 from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
 from attngeo.estimators.shared.cells import show_value
@@ -142,6 +142,8 @@ class TableReader:
             if self.families:
                 family = self.families[number]
                 advice = "leave the row out" if source == TABLE else "change the values, or choose another family"
+                if isinstance(family, Ordinal) and source != TABLE:
+                    advice = _advise_levels(values[-1][rows]) or advice
                 is_wrong = rows & ~family.supports(torch.tensor(values[-1])).numpy()
                 refuse_first(is_wrong, frame[name], source, f", expected {family.values} ({family.text}); {advice}")
         tensors = {"values": np.stack(values, 1)}
@@ -254,3 +256,10 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
         "with a column that orders them",
         subject=TABLE,
     )
+
+
+def _advise_levels(values: np.ndarray) -> str:
+    """The ordinal family that has these values; "" if none does."""
+    are_levels = bool(np.all((values >= 0) & (values < MOST_LEVELS) & (values == np.floor(values))))
+    largest = int(values.max(initial=0)) if are_levels else 0
+    return f"ordinal:{largest + 1} has the levels from 0 to {largest}" if largest else ""

@@ -135,7 +135,12 @@ def impute_own_table(
     report_cells(model, frame, path, progress)
     with naming({"": path}):
         filled = impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
-        return keep_form(filled, frame, path, progress)
+        filled = keep_form(filled, frame, path, progress)
+    left = [f"{name} {count:,}" for name, count in frame.isna().sum().items() if count and name not in names]
+    if left:
+        note = f"cells that stay empty, of dates and of columns that fit did not have: {list_names(left)}"
+        _report(path, progress, note)
+    return filled
 
 
 def read_tables(
