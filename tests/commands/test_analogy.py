@@ -286,6 +286,17 @@ def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
     assert_fails(inside("nearest", path, "aaa", "-o", path), UsageError.exit_code, "small.csv is an input")
 
 
+def test_options_that_make_more_questions_known_are_named(inside: Command, tmp_path: Path) -> None:
+    """Those alone: the decoder has no token of these words, in any case, and tokens of their parts."""
+    asked = ["demo:decoder", "--questions", write_questions(tmp_path / "q.txt", {"a": ["Italy Rome Spain Madrid"]})]
+    assert_fails(inside("analogy", *asked), QuestionError.exit_code, "0 of 1", "more are known with --compose mean")
+    with_mean = inside("analogy", *asked, "--compose", "mean", "--draws", 0)
+    assert with_mean.returncode == 0, with_mean.stderr
+    in_vain = write_questions(tmp_path / "q.txt", {"a": ["\u4e2d \u6587 \u65e5 \u672c"]})
+    done = inside("analogy", "demo:minilm", "--questions", in_vain, "--candidates", "all", "--case", "ignore")
+    assert "--case" not in done.stderr
+
+
 def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError], list[object]]]:
     """Arguments, the error, and the facts that its line states."""
     good = write_text(folder / "good.txt", words(9), np.random.default_rng(0).standard_normal((9, 3)))

@@ -61,6 +61,8 @@ def test_options_reach_the_figure(
     monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)
     analogies = draw("analogies", "demo:minilm", "--where", "level=type")
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
+    noted = inside("plot", "analogies", "demo:minilm", "demo:encoder", "-o", tmp_path / "both.json")
+    assert "2 of 820 questions are known to all models" in noted.stderr
 
 
 def test_rows_of_heads_that_are_missing_are_advised_in_words_of_the_command_line(inside: Run, tmp_path: Path) -> None:

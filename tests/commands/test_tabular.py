@@ -311,6 +311,9 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
     pd.testing.assert_frame_equal(kept, full.mask(rows.isna()), check_dtype=False)
     assert filled["y"].dtype == np.int64
     assert "No cell" in inside("tabular", "impute", "model", "filled.csv", cwd=tmp_path).stdout
+    rows.assign(note=["x", None] * 3).to_csv(tmp_path / "notes.csv", index=False)
+    noted = inside("tabular", "impute", "model", "notes.csv", "--format", "json", cwd=tmp_path)
+    assert_states(noted.stderr, "notes.csv", "stay empty", "note 3")
     (tmp_path / "mass.csv").write_text("mass\n0.5\n")
     (row,) = json.loads(inside("tabular", "impute", "model", "mass.csv", "--format", "json", cwd=tmp_path).stdout)
     assert row.keys() == {"mass", "size", "p(size)"}

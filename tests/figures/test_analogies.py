@@ -31,6 +31,9 @@ def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFram
     order = ["<b>overall</b>", "semantic", "family", "&lt;currency&gt;"]
     assert list(figure.layout.yaxis.categoryarray) == order
     assert first.marker.color != second.marker.color
+    assert "share of known questions" in figure.layout.xaxis.title.text
+    common = draw_analogies(scores.assign(questions="common"), PlotOptions())
+    assert "share of questions that all models know" in common.layout.xaxis.title.text
 
 
 def test_rows_without_an_accuracy_are_refused(scores: pd.DataFrame) -> None:

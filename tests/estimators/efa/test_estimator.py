@@ -510,6 +510,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "infinite": ({}, draw_table([1.0, np.inf]), "row 1: column 'value': inf, expected a finite number"),
     "text": ({}, draw_table([1.0]).assign(value="many"), "column 'value': 'many'"),
     "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "column 'value': -2.0, expected whole numbers from 0"),
+    "levels": ({"family": "ordinal:3"}, draw_table([1.0, 3.0]), "from 0 to 2 (ordinal:3); ordinal:4 has"),
     "one row": ({}, pd.DataFrame({"sequence": [1, 1, 2], "item": list("aba"), "value": 1.0}), "sequence 2 has one row"),
     "no item": ({}, draw_table([1.0]).assign(item=None), "row 1: column 'item'"),
     "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "the training table: row 1: column 'sequence'"),
