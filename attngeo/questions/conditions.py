@@ -49,8 +49,10 @@ OVER = (LAYERS, HEADS)
 BASELINE = "baseline"
 # The entry of a baseline's `attrs` that names its file.
 FILE = "file"
-# Characters that no condition needs. Reports show conditions between backticks, which some of these would end.
+# What people type for <= and >=, for shares, and where commas are decimal marks.
+TURNED, PERCENT, DECIMAL_COMMA = re.compile("=[<>]"), re.compile(r"(\d+\.?\d*) *%"), re.compile(r"\b\d+,\d+\b")
 SINGLE_EQUAL = re.compile(r"(?<![<>=!])=(?!=)")
+# Characters that no condition needs. Reports show conditions between backticks, which some of these would end.
 FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
@@ -200,7 +202,10 @@ class Quantity(NamedTuple):
             raise UsageError(f"{advice}{table.describe()}")
         if statistic not in STATISTICS:
             expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
-            raise UsageError(f"expected one of: {expected}")
+            near = get_close_matches(statistic, STATISTICS, 1, ALIKE) if statistic else []
+            prefix = f"{over}." if over else ""
+            advice = f"did you mean {prefix}{column}.{near[0]}? " if near else ""
+            raise UsageError(f"{advice}expected one of: {expected}")
         if column in resolve_columns(table.of_heads) and over != HEADS:
             raise UsageError(f"only heads have it: write {HEADS}.{column}.{statistic}")
         return cls(column, statistic, over, of_baseline)
@@ -316,6 +321,12 @@ class Condition:
         self.quantities: dict[str, Quantity] = {}
         if len(expression) > LONGEST:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
+        percent = PERCENT.search(expression)
+        if percent is not None:
+            raise self._error(f"has {percent[0]!r}, write {float(percent[1]) / 100:g}")
+        comma = DECIMAL_COMMA.search(expression)
+        if comma is not None:
+            raise self._error(f"has {comma[0]!r}, write {comma[0].replace(',', '.')}")
         forbidden = FORBIDDEN.search(expression)
         if forbidden is not None:
             raise self._error(f"has the character {forbidden[0]!r}")
@@ -325,7 +336,10 @@ class Condition:
         except ArithmeticError:
             raise self._error("divides by zero, or is too large") from None
         except (SyntaxError, ValueError, RecursionError, MemoryError):
+            turned = TURNED.search(expression)
             advice = ", write == for equal" if SINGLE_EQUAL.search(expression) else ""
+            if turned is not None:
+                advice = f", write {turned[0][::-1]} in place of {turned[0]}"
             raise self._error(f"cannot be parsed{advice}") from None
         if not self.quantities:
             raise self._error("names no score")
