@@ -113,7 +113,8 @@ def list_checks(summary: str, verdict: str) -> list[str]:
 def test_models_are_checked(run_action: Callable[..., Step], tmp_path: Path) -> None:
     """A pattern may have the quotes that it has on a command line."""
     shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / "run/checkpoint-1")
-    inputs = {"models": "'./run/*'\n\ndemo:decoder\n", "fail_if": 'symmetry.median < -1\n"layers < 1"'}
+    conditions = '# of scores\nsymmetry.median < -1\n"layers < 1"'
+    inputs = {"models": "'./run/*'\n\ndemo:decoder\n  # demo:minilm\n", "fail_if": conditions}
     passed = run_action(**inputs)
     assert (passed.code, passed.outputs["passed"], passed.outputs["outcome"]) == (0, "true", "passed"), passed.log
     assert len(list_checks(passed.outputs["summary"], "passed")) == 4
