@@ -276,7 +276,7 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
         if len(known) < len(frame):
             text += f", in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
             text += f" and {is_head.sum()} of {frame['head'].notna().sum()} heads"
-            text += "; the others have no change, and the notes say why"
+            text += "; the others cannot be compared, and the notes say why"
         sys.stdout.write(f"{text}\n")
         return
     known = known[known["change"] > 0]

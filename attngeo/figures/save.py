@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from attngeo.errors import OutputError, UsageError, first_line, require_extra
 from attngeo.figures.fit import HEIGHT, WIDTH, fit_figure
@@ -34,13 +40,18 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 # Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
+# Seconds to wait for a browser, and for each of several images, and how many browsers are asked. Where the machine is
+# busy, one takes ten seconds.
+PATIENCE, PATIENCE_OF_ANOTHER, ATTEMPTS = 90, 10, 2
+# What the command line of a browser has, or of the process that starts it.
+BROWSERS = ("chrom", "choreographer")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .svg
-    image has exactly that size, and a .pdf page to 1/300 inch, with its fonts in it. A .png image has twice as many
+    image has exactly that size, and a .pdf page to 1/100 inch, with its fonts in it. A .png image has twice as many
     pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and
     sends nothing. In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its
     panels or its legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same
@@ -97,7 +108,7 @@ def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
     kaleido = _load_kaleido()
     size = _size_image(figure, suffix)
     try:
-        content = bytes(kaleido.calc_fig_sync(figure, opts=size, kopts=dict(OFFLINE)))
+        content = bytes(_draw(kaleido.calc_fig, figure, opts=size, kopts=dict(OFFLINE)))
     except Exception as error:  # a browser that fails; it has many error classes of its own
         raise OutputError(f"{path} cannot be drawn: {_describe_failure(error)}") from error
     if suffix == ".svg":
@@ -137,13 +148,58 @@ def save_images(figures: Mapping[Path, Figure]) -> None:
         kaleido = _load_kaleido()
     try:
         # By default, kaleido leaves out an image that cannot be drawn.
-        kaleido.write_fig_from_object_sync(drawings, cancel_on_error=True, kopts=dict(OFFLINE))
+        more = PATIENCE_OF_ANOTHER * len(drawings)
+        _draw(kaleido.write_fig_from_object, drawings, patience=more, cancel_on_error=True, kopts=dict(OFFLINE))
     except Exception as error:  # as above
         raise OutputError(f"the images cannot be drawn: {_describe_failure(error)}") from error
 
 
+def _draw(function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, patience: float = 0, **options: Any) -> Any:
+    """What a function of kaleido returns, which starts a browser.
+
+    Seldom a browser starts and never answers: it is ended, and another one is asked. patience: seconds to wait in
+    addition to `PATIENCE`. Raises OutputError if that does not answer either, and what the function raises.
+    """
+    for _ in range(ATTEMPTS):
+        answers: Queue[Any] = Queue()
+        others = {process.pid for process in psutil.Process().children()}
+
+        def run(answers: Queue[Any] = answers) -> None:
+            try:
+                answers.put(asyncio.run(function(*args, **options)))
+            except BaseException as error:
+                answers.put(error)
+
+        # A thread of its own, as the caller may run an event loop; it does not keep the process from its end.
+        thread = Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            answer = answers.get(timeout=PATIENCE + patience)
+        except Empty:
+            continue
+        finally:  # also at Ctrl-C
+            if answers.empty() and thread.is_alive():
+                _end_browsers(others)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+    raise OutputError("its browser does not answer; repeat the command, or write .html or .json")
+
+
+def _end_browsers(others: Collection[int]) -> None:
+    """End the browsers that this process has started, but for processes of these numbers."""
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            is_browser = any(name in " ".join(process.cmdline()).lower() for name in BROWSERS)
+            if process.pid not in others and is_browser:
+                for started in (*process.children(recursive=True), process):
+                    started.kill()
+
+
 def _describe_failure(error: Exception) -> str:
     """Why a browser drew nothing, in one line."""
+    if isinstance(error, OutputError):
+        return str(error)
     if isinstance(error, load_browsers().BrowserFailedError):
         browser = find_browser()
         return f"{browser} does not start; run {browser} --version to see why, such as a missing library"

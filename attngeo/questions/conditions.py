@@ -239,7 +239,7 @@ class Quantity(NamedTuple):
         if not count:
             return ""
         of_baseline = " in the baseline" if self.of_baseline else ""
-        return f"{count} of {len(is_missing)} {self.over or table.units[0]} have no {self.column}{of_baseline}"
+        return f"{self.column} is missing in {count} of {len(is_missing)} {self.over or table.units[0]}{of_baseline}"
 
     def lacks_layers(self, rows: pd.DataFrame, table: Checkable) -> bool:
         """Whether some layers have no value, and others have one: a layer whose weights are not finite, for example."""

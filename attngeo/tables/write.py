@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import unicodedata
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -34,7 +35,11 @@ LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "\u2192": r"$\rightarrow$", "\u2212": r"$-$", "\u2026": r"\dots{}", "\u00b7": r"$\cdot$",
+    "\u2016": r"$\|$", "\u2264": r"$\leq$", "\u2265": r"$\geq$", "\u00d7": r"$\times$", "\u00b2": "$^2$",
+    "\u2248": r"$\approx$", "\u221a": r"$\surd$", "\u1d40": "$^T$",
 }  # fmt: skip
+# Capital Greek letters that are no Latin ones.
+CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
 # The format of columns whose meaning asks for fewer digits: standard deviations from chance, shares of random draws.
 FORMS = {"z": ".1f", "p_value": ".2g"}
 # Decimals of other columns of numbers, and the digits of the largest number of a column whose numbers are larger.
@@ -43,6 +48,8 @@ DECIMALS, LARGEST_DIGITS = 3, 4
 OWN_DIGITS = 6
 # A small number of a column is still seen with so many digits.
 SMALLEST_DIGITS = 2
+# Numbers with more zeros behind the point than this are written with a power of ten.
+MOST_ZEROS = 6
 MISSING_IN_LATEX = "--"
 # How the names of a median and its quartiles end.
 QUARTILES = ("_lower", "_median", "_upper")
@@ -176,7 +183,23 @@ def escape_latex(text: object) -> str:
     >>> escape_latex("50% of W_qk")
     '50\\% of W\\_qk'
     """
-    return "".join(LATEX.get(character, character) for character in printable(text))
+    return "".join(LATEX.get(character) or _set_letter(character) for character in printable(text))
+
+
+def _set_letter(character: str) -> str:
+    r"""A Greek letter as pdfLaTeX knows it, and any other character as it is.
+
+    >>> _set_letter("Δ"), _set_letter("σ"), _set_letter("a")
+    ('$\\Delta$', '$\\sigma$', 'a')
+    """
+    match unicodedata.name(character, "").split():
+        case ["GREEK", "SMALL" | "CAPITAL" as size, "LETTER", letter]:
+            name = letter.lower().replace("lamda", "lambda")
+            if name in ("omicron", "final") or (size == "CAPITAL" and name not in CAPITALS):
+                return character
+            return f"$\\{name.capitalize() if size == 'CAPITAL' else name}$"
+        case _:
+            return character
 
 
 def _join_latex(cells: Sequence[str]) -> str:
@@ -196,6 +219,8 @@ def choose_form(name: str, values: pd.DataFrame) -> str:
     sizes = values.to_numpy("float64", na_value=math.nan).ravel()
     largest = max((abs(size) for size in map(float, sizes) if abs(size) < math.inf), default=0.0)
     place = math.floor(math.log10(largest)) if largest > 0 else 0
+    if place < -MOST_ZEROS:
+        return f".{SMALLEST_DIGITS - 1}e"
     decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
     return f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"
 
@@ -208,7 +233,7 @@ def _set_number(text: str) -> str:
     """
     digits, exponential, power = text.partition("e")
     if not any(digit in digits for digit in "123456789") and digits.strip("-0.") == "":
-        return digits.removeprefix("-")
+        return "0" if exponential else digits.removeprefix("-")
     if exponential:
         factor = "" if digits in ("1", "-1") else f"{digits}\\times "
         return f"${'-' if digits == '-1' else ''}{factor}10^{{{int(power)}}}$"
@@ -290,7 +315,7 @@ def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
 def _format_value(value: object, form: str, separator: str) -> str:
     """A value as text. form: of numbers that are not whole, whose zero has no sign. separator: of thousands."""
     if isinstance(value, float):
-        return f"{value:z{form}}"
+        return "0" if value == 0 and form.endswith("e") else f"{value:z{form}}"
     if isinstance(value, Integral) and not isinstance(value, bool):
         return f"{value:{separator}}"
     return str(value)

@@ -391,7 +391,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
         (["attention", model, other], 4, [other, ".csv .tsv .parquet"]),
-        (["sample", model, "--length", "99"], 2, ["--length", 99, "no longer sequences"]),
+        (["sample", model, "--length", "99"], 2, ["--length", 99, "no item occurs twice"]),
         (["similar", values, "Limes"], 2, ["values by attention", "--part items", "--model fm"]),
         (["fit", baskets, "--part", "values", "--no-repeats"], 2, ["--no-repeats has no effect", "values"]),
         (["fit", baskets, "--part", "values", "--repeats"], 2, [" --repeats has no effect", "values"]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import signal
 import socket
 import socketserver
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browser import needs_browser
+from support.messages import refuses
 
 import attngeo
 from attngeo.errors import OutputError
@@ -68,15 +72,45 @@ def test_the_end_of_a_browser_is_no_traceback(
     import kaleido
     from choreographer.channels import pipe
 
-    def draw(*_: object, **__: object) -> bytes:
+    async def draw(*_: object, **__: object) -> bytes:
         pipe._logger.error("JSONError decoding message. Ignoring")
         return b"drawn"
 
     monkeypatch.setattr("attngeo.figures.save.check_figure", lambda _: None)
-    monkeypatch.setattr(kaleido, "calc_fig_sync", draw)
+    monkeypatch.setattr(kaleido, "calc_fig", draw)
     save_figure(plot("layers", "demo:minilm"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == b"drawn"
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_a_browser_that_never_answers_is_ended_and_another_one_asked(
+    hangs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import kaleido
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    async def draw(*_: object, **__: object) -> bytes:
+        if len(started) == hangs:
+            return b"drawn"
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "chromium"]))
+        await asyncio.to_thread(started[-1].wait)  # as kaleido, in a thread that the process waits for
+        await asyncio.sleep(600)
+        return b""
+
+    monkeypatch.setattr("attngeo.figures.save.check_figure", lambda _: None)
+    monkeypatch.setattr("attngeo.figures.save.PATIENCE", 0.5)
+    monkeypatch.setattr(kaleido, "calc_fig", draw)
+    figure = plot("layers", "demo:minilm")
+    if hangs == 1:
+        save_figure(figure, tmp_path / "a.png")
+        assert (tmp_path / "a.png").read_bytes() == b"drawn"
+    else:
+        with refuses(OutputError, "a.png", "does not answer", ".html"):
+            save_figure(figure, tmp_path / "a.png")
+        assert not (tmp_path / "a.png").exists()
+    assert [process.wait(60) for process in started] == [-signal.SIGKILL] * hangs
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def test_a_table_says_what_checks_are_about() -> None:
     assert (first.model, first.stack, first.failed) == ("a", "x, size 1.5", False)
     assert first.values == {"z.max": 3.0, "pairs": 2.0, "pairs.holds.min": 0.0}
     assert (second.model, second.stack, second.failed) == ("b", "b, y", True)
-    assert second.note == "1 of 2 pairs have no z"
+    assert second.note == "z is missing in 1 of 2 pairs"
     with refuses(DataError, "kind"):
         [*condition.outcomes(rows.drop(columns="kind"))]
     with refuses(DataError, "z", "texts"):
@@ -246,7 +246,10 @@ def test_a_check_says_what_has_no_value() -> None:
     condition = Condition("heads.symmetry.min < -1 or directionality.max > baseline.directionality.max + 5", SCORED)
     (outcome,) = condition.outcomes(rows, baseline)
     assert outcome.failed  # a layer of the baseline has none
-    assert outcome.note == "3 of 12 heads have no symmetry; 1 of 3 layers have no directionality in the baseline"
+    assert (
+        outcome.note
+        == "symmetry is missing in 3 of 12 heads; directionality is missing in 1 of 3 layers in the baseline"
+    )
     assert outcome.note in outcome.verdict
 
 

@@ -121,3 +121,12 @@ def test_latex_reads_it(tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_tiny_numbers_have_powers_of_ten_and_greek_letters_are_those_of_pdflatex() -> None:
+    frame = pd.DataFrame({"residual": [4.1e-16, 0.0], "computed": ["‖Δσ‖² ≤ ω", "x·y"]})
+    assert read_body(to_latex(frame)) == [
+        [r"$4.1\times 10^{-16}$", r"$\|$$\Delta$$\sigma$$\|$$^2$ $\leq$ $\omega$"],
+        ["0", r"x$\cdot$y"],
+    ]
+    assert [line.split("|")[1].strip() for line in to_markdown(frame).splitlines()[2:]] == ["4.1e-16", "0"]

@@ -71,8 +71,8 @@ def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
     """Raise TableError for a missing value. is_read: the rows that are checked, [rows]."""
-    read = "" if source == TRAINING else ": the cell is empty, or has a text such as NA, which --missing '' keeps"
-    problem = f", expected a value{read}; fill it or leave the row out"
+    from_file = ", or has a text such as NA, which --missing '' keeps" if source != TRAINING else ""
+    problem = f", expected a value: the cell is empty{from_file}; fill it or leave the row out"
     refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
 

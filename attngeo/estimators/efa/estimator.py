@@ -43,6 +43,9 @@ from attngeo.keywords import takes, takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, seeded
 
+# Items of a sequence that is drawn.
+MOST_LENGTH = 10_000
+
 
 class SampleKeywords(EfaSampleOptions):
     """The keywords of `ExponentialFamilyAttention.sample`."""
@@ -390,7 +393,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         fitted = self.options_
         shape = self._parts[0].shape
         length = options.length or shape.trained or shape.longest
-        longest, reason = shape.longest, "the model has no longer sequences"
+        longest, reason = MOST_LENGTH, "longer sequences need too much memory"
+        if fitted.gives_vectors(fitted.position or shape.position):
+            longest, reason = shape.longest, "later positions have no vectors"
         if not shape.repeats and shape.items < longest:
             longest, reason = shape.items, "no item occurs twice"
         if length > longest:

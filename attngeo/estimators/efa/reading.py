@@ -160,6 +160,7 @@ class TableReader:
         sizes = np.bincount(codes)
         known = np.bincount(codes[~missing], minlength=len(sizes))
         gaps = sizes - known
+        options: tuple[str, ...] = ()
         if self.shape.places:  # whose values a factor model adds up
             refused = gaps > 1
             problem = (
@@ -170,7 +171,8 @@ class TableReader:
         elif self.options.may_be_alone:
             return np.ones(len(codes), bool)
         else:
-            advice = "leave it out, or set short of fit or predict to keep"
+            advice = "leave it out, or keep it with $short keep"
+            options = ("short",)
             refused = known == 0
             problem = f"no row with {' or '.join(self.modelled)}, so no row predicts another; {advice}"
             if not refused.any():
@@ -179,9 +181,8 @@ class TableReader:
             is_predicted = missing | (known[codes] > 1)
         if refused.any():
             count = f" (and {refused.sum() - 1:,} more)" if refused.sum() > 1 else ""
-            raise TableError(
-                f"sequence {show_value(names[int(refused.argmax())])}{count} has {problem}", subject=source
-            )
+            first = show_value(names[int(refused.argmax())])
+            raise TableError(f"sequence {first}{count} has {problem}", *options, subject=source)
         return is_predicted
 
     def _find_positions(

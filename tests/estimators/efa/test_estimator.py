@@ -505,7 +505,7 @@ def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() ->
 REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
     "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
-    "NaN": ({}, draw_table([1.0, np.nan]), "row 1: column 'value': nan, expected a value; fill it"),
+    "NaN": ({}, draw_table([1.0, np.nan]), "row 1: column 'value': nan, expected a value: the cell is empty; fill it"),
     "larger than single precision can square": ({}, draw_table([1.0, -1e30]), "'value': -1e+30, expected"),
     "infinite": ({}, draw_table([1.0, np.inf]), "row 1: column 'value': inf, expected a finite number"),
     "text": ({}, draw_table([1.0]).assign(value="many"), "column 'value': 'many'"),

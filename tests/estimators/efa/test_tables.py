@@ -723,9 +723,11 @@ def test_a_value_that_is_no_number_is_refused_with_what_to_do(kind: str) -> None
 
 def test_a_missing_value_is_no_matter_of_scale() -> None:
     column = pd.Series([1.5, None], name="price")
-    with refuses(TableError, "row 2", "'price'", "empty", "--missing ''", "leave the row out") as caught:
-        require_numbers(column, TRAINING)
-    assert "scale" not in str(caught.value)
+    for source in (TRAINING, "prices.csv"):
+        with refuses(TableError, "row 2", "'price'", "empty", "leave the row out") as caught:
+            require_numbers(column, source)
+        assert "scale" not in str(caught.value)
+        assert ("--missing ''" in str(caught.value)) == (source != TRAINING)  # an option of files
     with refuses(TableError, "row 2", "'-'", "beside other values", "--missing -"):
         require_numbers(pd.Series(["1.5", "-"], name="price"), TRAINING)
 
