@@ -142,7 +142,8 @@ def test_a_summary_is_a_row_for_each_stack(inside: Run, tmp_path: Path) -> None:
     one = inside("score", *BOTH, "--summary", "--columns", "model,symmetry_median", "--format", "csv", "-q").stdout
     assert one.splitlines()[0] == "model,symmetry_median"
     of_score = ["symmetry_lower", "symmetry_median", "symmetry_upper"]
-    assert_states(inside("score", *BOTH, "--summary", "--sort", "symetry").stderr, "--sort", "did you mean symmetry")
+    mistyped = inside("score", *BOTH, "--summary", "--sort", "symetry").stderr
+    assert "--sort: unknown column 'symetry'; did you mean symm" in mistyped
     assert_states(inside("score", *BOTH, "--summary", "--columns", "norm").stderr, "--columns", *of_score)
     # A score stands for its statistics, in the order of a table in LaTeX, and is sorted by its median.
     chosen = ["--columns", "model,symmetry", "--sort", "-symmetry", "--format", "csv", "-q"]
