@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SIZES = ("parameters", "layers", "heads")
 # How the columns of a summary end that a terminal has room for.
 SHOWN = ("_min", "_median", "_max")
+# How those end that a table in LaTeX has of all quantities, as the smallest cosine.
+SMALLEST = "_min"
 
 
 class Order(Options):
@@ -124,12 +126,12 @@ def deliver_summary(
     """Write and print a summary: one row for each stack, with the spread of these columns over its layers and heads.
 
     keys: the columns that tell stacks apart. A table in LaTeX has the spread of the first of the columns that has
-    numbers; the terminal has the medians and the extremes of all.
+    numbers, and minima; the terminal has the medians and the extremes of all.
     """
     names = [key for key in keys if summarised[key].nunique() > 1]
     known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
     first = next((column for column in columns if any(column in name for name in known)), columns[0])
-    paper = [*names, *(name for name in known if first in name)]
+    paper = [*names, *(name for name in known if first in name or name.endswith(SMALLEST))]
     brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(SHOWN))]
 
     def print_rows(selected: pd.DataFrame) -> None:

@@ -41,8 +41,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
 # Seconds to wait for a browser, and for each of several images, and how many browsers are asked. Where the machine is
-# busy, one takes ten seconds.
-PATIENCE, PATIENCE_OF_ANOTHER, ATTEMPTS = 90, 10, 2
+# busy, one takes a minute.
+PATIENCE, PATIENCE_OF_ANOTHER, ATTEMPTS = 150, 15, 2
 # What the command line of a browser has, or of the process that starts it.
 BROWSERS = ("chrom", "choreographer")
 
@@ -220,5 +220,6 @@ def _load_kaleido() -> Any:
     """The package that draws images. The end of its browser may be read as a message: nothing is logged of it."""
     import kaleido
 
-    logging.getLogger("choreographer.channels.pipe").setLevel(logging.CRITICAL)
+    for name in ("choreographer.channels.pipe", "choreographer.browser_async"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return kaleido
