@@ -118,8 +118,9 @@ def predict(
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
 
-    A line for each row: its label, the probability of that label, and the probability of each label. With -o, the
-    terminal has how often each label is predicted instead. A column of the labels in ROWS is ignored.
+    A line for each row: its label and the probability of that label; files, csv and json have the probability of each
+    label, too. With -o, the terminal has how often each label is predicted instead. A column of the labels in ROWS is
+    ignored.
 
     Examples:
         attngeo tabular predict model rows.csv
