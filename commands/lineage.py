@@ -83,7 +83,7 @@ CandidatesFile = Annotated[
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Take also the candidates of a file, one on each line",
+        help="Read more candidates from a file, one on each line",
         rich_help_panel=INPUT,
     ),
 ]

@@ -53,7 +53,7 @@ ModelsFile = Annotated[
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Take also the models of a file, one on each line",
+        help="Read more models from a file, one on each line",
         rich_help_panel=INPUT,
     ),
 ]

@@ -39,7 +39,7 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
     if not options.keep_duplicates:
         question_set = question_set.without_duplicates()
     questions = question_set.questions
-    words = chain.from_iterable((q.a, q.b, q.c, *q.answers) for q in questions)
+    words = [*chain.from_iterable((q.a, q.b, q.c, *q.answers) for q in questions)]
     embedding = open_embedding(model, table=options.table, hub=session.hub, progress=session.progress)
     lexicon = build_lexicon(embedding, words, options)
     rows = [lexicon.rows_of(question) for question in questions]
@@ -63,7 +63,7 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
     }
     frame["known"] = [row is not None for row in rows]
     if len(known) < FEW * len(rows):
-        frame.attrs["helpful"] = _find_helpful(embedding, [*questions], options, len(known))
+        frame.attrs["helpful"] = _find_helpful(embedding, questions, words, options, len(known))
     if known:
         terms, answers = zip(*(row for row in rows if row is not None), strict=True)
         most = max(map(len, answers))
@@ -83,10 +83,9 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
 
 
 def _find_helpful(
-    embedding: Embedding, questions: Sequence[Question], options: AnalogyOptions, known: int
+    embedding: Embedding, questions: Sequence[Question], words: Sequence[str], options: AnalogyOptions, known: int
 ) -> list[str]:
-    """The options that make more of the questions known, as the command line writes them."""
-    words = [word for q in questions for word in (q.a, q.b, q.c, *q.answers)]
+    """The options that make more of the questions known, as the command line writes them. words: of the questions."""
     helpful = []
     for name, value in HELPFUL.items():
         if getattr(options, name) == value or (name == "compose" and embedding.pieces is None):

@@ -54,7 +54,7 @@ class RevisionOptions(Options):
     """Options for several revisions of one repository."""
 
     allow_repeats: bool = option(
-        False, "Take also revisions whose files of weights are those of another one", advanced=True, panel=INPUT
+        False, "Read revisions whose weight files are those of another one, too", advanced=True, panel=INPUT
     )
 
 

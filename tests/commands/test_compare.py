@@ -405,7 +405,9 @@ def test_a_narrow_summary_keeps_results_and_lacks_sizes_and_shared_names(
         (("compare", folders[0], *paths), ["change", "cosine"]),
         (("score", *paths, "--sort", "symmetry_median"), ["symmetry", "directionality"]),
     ):
-        shown = inside(*arguments, "--summary", "-q", cwd=tmp_path, COLUMNS="80").stdout
+        written = tmp_path / f"{arguments[0]}.tex"
+        shown = inside(*arguments, "--summary", "-q", "-o", written, cwd=tmp_path, COLUMNS="80").stdout
+        assert ("cosine min" in written.read_text()) == (arguments[0] == "compare")
         table, _, left_out = shown.partition("no room for: ")
         assert all(path in table for path in paths)
         assert all(result in table and result not in left_out for result in results)
