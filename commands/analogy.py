@@ -16,7 +16,7 @@ from attngeo.analogies.questions import require_questions
 from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.access import HubAccess
-from attngeo.embeddings.reference import check_reference, require_embedding
+from attngeo.embeddings.reference import parse_reference, require_embedding
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, options_of
 from attngeo.papers.wibisono2023.options import require_corpus
@@ -146,7 +146,7 @@ def analogy(
         require_corpus(explain)
         _explain(explain, training, outputs, verbosity)
         return
-    listed = list_all(models, models_file, hub, command="analogy", verbosity=verbosity, check=check_reference)
+    listed = list_all(models, models_file, hub, command="analogy", verbosity=verbosity, parse=parse_reference)
     outputs.check(*listed, more=[*extra.values(), checks], figures=figures)
     if len(listed) == 1:
         require_embedding(listed[0])  # one of several fails alone

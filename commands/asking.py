@@ -28,7 +28,16 @@ def ask_models(
     options: Options,
     note: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
 ) -> list[RunOutcome[pd.DataFrame]]:
-    """The outcomes of a question about models, or about pairs of them. note: as of `run_all`."""
+    """The outcomes of a question about models, or about pairs of them. What is left out of a model is said on stderr.
+
+    note: as of `run_all`.
+    """
+
+    def note_all(outcome: RunOutcome[pd.DataFrame]) -> None:
+        if outcome.result is not None:
+            note_left_out(outcome.result, verbosity)
+        note(outcome)
+
     names = name_subjects(subjects)
     alone = len(subjects) == 1
     return run_all(
@@ -40,5 +49,13 @@ def ask_models(
         names=names,
         unit="models",
         alone=alone,
-        note=note,
+        note=note_all,
     )
+
+
+def note_left_out(frame: pd.DataFrame, verbosity: Verbosity) -> None:
+    """Say on stderr what a table leaves out of its models."""
+    about = frame.attrs
+    for of, left_out in (("model", "skipped"), ("other", "other_skipped")):
+        for pattern, reason in about.get(left_out, {}).items():
+            verbosity.note(f"note: {about[of]}: left out: {pattern}: {reason}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,8 +50,6 @@ from .tables import Cell, Terminal, format_number, is_missing, print_frame, prin
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from attngeo.studies.run import RunOutcome
 
 # Layers, and heads, that are listed because they changed most.
 MOST_CHANGED = 5
@@ -142,7 +139,6 @@ def compare(
         session,
         verbosity,
         options=options.replace(per_head=True),
-        note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     complaints: list[str] = []
@@ -180,16 +176,6 @@ def _refuse_other_circuit(options: CompareOptions, conditions: list[Condition], 
         circuit = find_circuit(name)
         if circuit not in (None, options.circuit):
             raise UsageError(f"{name} is a column of another circuit; add $circuit {circuit}", "circuit")
-
-
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:
-    """Report on stderr what is left out of the models."""
-    if outcome.result is None:
-        return
-    about = outcome.result.attrs
-    for name, skipped in ((about["model"], "skipped"), (about["other"], "other_skipped")):
-        for pattern, reason in about[skipped].items():
-            verbosity.note(f"{name}: left out: {pattern}: {reason}")
 
 
 def _deliver(

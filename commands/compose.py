@@ -276,5 +276,4 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     if about["readings"] > about["layers_read"]:
         times = about["readings"] / about["layers_read"]
         notes.append(f"each layer was read {times:.1f} times, because not all fit into the memory; --memory gives more")
-    notes += [f"left out: {module}: {reason}" for module, reason in about["skipped"].items()]
     return notes + [note for note in frame["note"].unique() if note]

@@ -19,7 +19,7 @@ from attngeo.session import Session, StudyOptions
 from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import write_table
 
-from .asking import ask_models
+from .asking import ask_models, note_left_out
 from .cells import score_format
 from .checks import Checks, conclude, condition_option, parse_conditions, require_conditions
 from .declare import with_options
@@ -101,6 +101,7 @@ def gradients(
     else:
         found = _measure_pairs(listed, pairs_output, options, hub, verbosity)
         outcomes = [RunOutcome(0, listed[0], found.rows)]
+        note_left_out(found.rows, verbosity)
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     rows = join_frames(frames)
     if frames:
@@ -172,5 +173,4 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     notes = []
     if about["objective"] != about["trained_on"]:
         notes.append(f"it was trained on {about['trained_on']}; compare updates at equal loss, or along a training")
-    notes += [f"left out: {module}: {reason}" for module, reason in about["skipped"].items()]
     return notes + [note for note in frame["note"].unique() if note]

@@ -66,16 +66,16 @@ def list_all(
     *,
     command: str,
     verbosity: Verbosity | None = None,
-    check: Callable[[str], object] = ModelRef.parse,
+    parse: Callable[[str], str] = ModelRef.parse,
 ) -> list[str]:
     """The models of the command line and of the file. Raises UsageError if there are none.
 
-    verbosity: if it is given, a model that is given twice is listed once, and a note says so. check: as of
+    verbosity: if it is given, a model that is given twice is listed once, and a note says so. parse: as of
     `list_models`.
     """
     if not models and file is None:
         raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
-    listed = list_models(models or [], file, hub=hub, check=check)
+    listed = list_models(models or [], file, hub=hub, parse=parse)
     if verbosity is None:
         return listed
     repeated = [model for model, times in Counter(listed).items() if times > 1]

@@ -33,8 +33,6 @@ from .tables import Cell, Terminal, format_number, is_missing, print_frame, prin
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.studies.run import RunOutcome
-
 Plots = Annotated[list[Path] | None, plot_option("the map of fast rotary pairs")]
 Conditions = Annotated[list[str] | None, condition_option("fast_share.max < 0.3", CHECKS)]
 # Heads that are listed one by one: those that prefer the previous token most.
@@ -97,7 +95,6 @@ def positions(
         Session(hub=hub, study=study, results=results),
         verbosity,
         options=options,
-        note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     rows = join_frames(frames)
@@ -112,14 +109,6 @@ def positions(
     if frames:
         outputs.draw("position-map", frames, figures)
     conclude(rows, outcomes, conditions, verbosity, checks)
-
-
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:
-    """Report on stderr what is left out of a model."""
-    if outcome.result is None:
-        return
-    for pattern, reason in outcome.result.attrs["skipped"].items():
-        verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
 
 
 def _print(rows: pd.DataFrame, selection: Selection, verbosity: Verbosity) -> None:

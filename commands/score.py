@@ -228,11 +228,9 @@ def _refuse_contradictions(
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool) -> None:
-    """Report on stderr what the rows do not contain."""
+    """Report on stderr that rows have no scores."""
     if outcome.result is None:
         return
-    for pattern, reason in outcome.result.attrs["skipped"].items():
-        verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
     empty = int(outcome.result[score_names()[0]].isna().sum())
     total = len(outcome.result)
     if empty and not is_table:

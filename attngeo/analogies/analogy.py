@@ -14,7 +14,7 @@ from attngeo.analogies.answering import FEW
 from attngeo.analogies.options import COLUMNS, AnalogyOptions, describe_settings
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.access import HubAccess
-from attngeo.embeddings.reference import check_reference
+from attngeo.embeddings.reference import parse_reference
 from attngeo.errors import QuestionError, UsageError
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
@@ -89,7 +89,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
     if not references:
         raise UsageError("$models is empty, expected at least one model", "models")
-    references = expand_models(references, session.hub, check_reference)
+    references = expand_models(references, session.hub, parse_reference)
     repeated = find_repeated(references)
     if repeated is not None:
         name = getattr(repeated, "ref", name_model(repeated))

@@ -118,7 +118,7 @@ class Repository:
                 self.path = path.parent
                 self.revision = path.parents[name.count("/")].name
                 return path
-        with about(self.ref.text):
+        with about(self.ref):
             if self.offline:
                 raise self._explain_offline(f"no {names[0]} of it")
             inner = self._find_inner_model() if self.ref.file is None and "config.json" in names else ""
@@ -153,7 +153,7 @@ class Repository:
             NetworkError: In offline mode, the cache has none.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
-        with about(self.ref.text):
+        with about(self.ref):
             for name in names:
                 if not is_index(name):
                     if self.has(name):
@@ -171,11 +171,11 @@ class Repository:
     def open(self, file: str) -> Path | RemoteFile:
         """The path of a file of weights in the cache, or else ranges of it. Raises NetworkError or CheckpointError."""
         if not (self.is_cached(file) or self.offline or self.access.download):
-            return RemoteFile(f"{self.ref.text}: {file}", partial(self._look_up, file), self.access.retries)
+            return RemoteFile(f"{self.ref}: {file}", partial(self._look_up, file), self.access.retries)
         path = self.download(file)
         if path is not None:
             return path
-        with about(self.ref.text):
+        with about(self.ref):
             if not self.offline:
                 raise self._explain_missing(file)
             raise NetworkError(f"{file} is not in the cache, and {self._why_offline}; {GET_FILES}", "download")
@@ -306,7 +306,7 @@ class Repository:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
             f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; "
-            f"{GET_FILES}{self._explain_reference() or did_you_mean(self.ref.text)}",
+            f"{GET_FILES}{self._explain_reference() or did_you_mean(self.ref)}",
             "download",
         )
 
@@ -336,7 +336,7 @@ class Repository:
             f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT, proxies and, for a server "
             "with a certificate of its own, SSL_CERT_FILE; or give a folder"
-            f"{self._explain_reference() or did_you_mean(self.ref.text)}"
+            f"{self._explain_reference() or did_you_mean(self.ref)}"
         )
 
     def _explain_refusal(self, error: BaseException) -> AttnGeoError:
@@ -374,9 +374,9 @@ class Repository:
     @contextmanager
     def _explain_errors(self) -> Iterator[ServerRules | None]:
         """Turn errors into attngeo's, about this model. Gives what the server has announced, unless offline."""
-        with about(self.ref.text):
+        with about(self.ref):
             try:
-                with nullcontext() if self.offline else require_answers(self.ref.text) as rules:
+                with nullcontext() if self.offline else require_answers(self.ref) as rules:
                     yield rules
             except errors.GatedRepoError:
                 raise AccessError(
@@ -386,14 +386,12 @@ class Repository:
             except errors.RepositoryNotFoundError:
                 raise ModelNotFoundError(
                     f"no such file or folder here, and no such model at {constants.ENDPOINT}; a private model needs "
-                    f"HF_TOKEN{did_you_mean(self.ref.text)}"
+                    f"HF_TOKEN{did_you_mean(self.ref)}"
                 ) from None
             except errors.RevisionNotFoundError:
                 raise ModelNotFoundError(f"the model has no revision {self.revision!r}") from None
             except errors.HFValidationError as error:
-                raise UsageError(
-                    f"not a Hub id, expected org/name ({first_line(error)})", subject=self.ref.text
-                ) from None
+                raise UsageError(f"not a Hub id, expected org/name ({first_line(error)})", subject=self.ref) from None
             except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
                 raise self._explain_absence(error.__cause__ or error) from None
             except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx

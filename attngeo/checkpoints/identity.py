@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,14 +46,14 @@ def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
     Raises:
         ModelUnavailableError: A model on the Hub cannot be found or reached; also as `ModelRef.parse`.
     """
-    if not isinstance(model, str | Path | ModelRef):
+    if not isinstance(model, str | Path):
         return None
-    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    ref = ModelRef.parse(model)
     if ref.kind == "hub":
         repository = find_repository(ref, hub)
         if repository.pin().name == ADAPTER:
             return None
-        pinned = dataclasses.replace(ref, revision=repository.revision)
+        pinned = ref.pin(repository.revision)
         content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
         return Identity(pinned, content, is_whole=not repository.offline)
     if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # the base may be elsewhere, and may change

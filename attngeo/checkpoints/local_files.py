@@ -57,7 +57,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
     if not isinstance(model, str | Path):
         return
     ref = ModelRef.parse(model)
-    if config is not None and ref.text.endswith(GGUF):
+    if config is not None and ref.endswith(GGUF):
         raise refuse_config()
     fields: dict[str, Any] | None = None
     if config is not None:
@@ -68,7 +68,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
         else:
             with about(str(config)):
                 fields = read_config(path)
-    with about(ref.text):
+    with about(ref):
         if ref.kind == "folder" and is_adapter(Path(ref.name)):
             find_adapter(Path(ref.name))
         elif ref.kind == "demo":
@@ -79,7 +79,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
         name, _ = split_adapter_weight(text)
         adapter = ModelRef.parse(name)
         if adapter.kind != "hub":
-            with about(adapter.text):
+            with about(adapter):
                 find_adapter(Path(adapter.name))
 
 

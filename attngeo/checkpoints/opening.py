@@ -51,16 +51,15 @@ def open_store(model: Model, hub: HubAccess = HubAccess(), config: str | Path | 
         UsageError: `model` is neither a reference nor a model of transformers.
     """
     in_memory = hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict")
-    if config is not None and (in_memory or str(getattr(model, "text", model)).endswith(GGUF)):
+    if config is not None and (in_memory or str(model).endswith(GGUF)):
         raise refuse_config()
     if in_memory:
         return open_module(model)
-    if not isinstance(model, str | Path | ModelRef):
+    if not isinstance(model, str | Path):
         raise UsageError(
             f"model is {name_type(model)}, expected a reference such as 'org/name' or a transformers model"
         )
-    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    return Opener(hub).open(ref, config)
+    return Opener(hub).open(ModelRef.parse(model), config)
 
 
 def open_adapted(
@@ -131,21 +130,21 @@ class Opener:
         if store is None:
             return self._open_with_base(ref)
         if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # transformers adds it to the model beside it
-            return _adapt(ref.text, store, [(ref.text, *self.read_adapter(ref), 1.0)])
+            return _adapt(str(ref), store, [(str(ref), *self.read_adapter(ref), 1.0)])
         return store
 
     def _open_model(self, ref: ModelRef, fields: dict[str, Any] | None = None) -> TensorStore | None:
         """Open a model; None for an adapter. fields: its configuration, if it is given."""
         store: FileStore | None
-        with about(ref.text):
+        with about(str(ref)):
             if ref.kind == "hub":
                 store = self._open_repository(ref, fields)
             elif ref.kind == "demo":
-                store = open_local(require_demo(ref.name), ref.text, fields)
+                store = open_local(require_demo(ref.name), str(ref), fields)
             elif ref.kind == "folder" and is_adapter(Path(ref.name)):
                 return None
             else:
-                store = open_local(Path(ref.name), ref.text, fields)
+                store = open_local(Path(ref.name), str(ref), fields)
             if store is None:
                 return None
             if not stated_quantisation(store.config):
@@ -177,7 +176,7 @@ class Opener:
             refuse_first_part(ref.file, repository.has)
         stated = stated_weights(fields) if ref.file is None else None
         main_file, index = repository.find_weights(() if stated is None else (stated,))
-        return open_files(ref.text, repository, main_file, fields, index)
+        return open_files(str(ref), repository, main_file, fields, index)
 
     def _open_with_base(self, ref: ModelRef) -> TensorStore:
         """An adapter of PEFT, with the base model that its configuration names.
@@ -185,7 +184,7 @@ class Opener:
         Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
         """
         tensors, settings = self.read_adapter(ref)
-        with about(ref.text):
+        with about(str(ref)):
             try:
                 base = ModelRef.parse(settings.base)
                 if base.kind == "hub" and settings.revision:
@@ -197,17 +196,17 @@ class Opener:
                 ) from None
         store = self._open_model(base)
         if store is None:
-            with about(ref.text):
+            with about(str(ref)):
                 raise CorruptCheckpointError(
                     f"{ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a model; "
                     "correct it"
                 )
-        return _adapt(ref.text, store, [(ref.text, tensors, settings, 1.0)])
+        return _adapt(str(ref), store, [(str(ref), tensors, settings, 1.0)])
 
     def read_adapter(self, ref: ModelRef) -> tuple[TensorStore, LoraSettings]:
         """The tensors of an adapter, and its settings."""
         folder: Folder | Repository
-        with about(ref.text):
+        with about(str(ref)):
             if ref.kind == "hub":
                 folder = find_repository(ref, self.hub)
                 settings = LoraSettings(read_object(folder.pin(ADAPTER)))
@@ -217,4 +216,4 @@ class Opener:
                 folder = Folder(weights.parent)
                 settings = LoraSettings(read_object(weights.with_name(ADAPTER)))
                 file = weights.name
-            return FileStore(ref.text, {}, folder, file), settings
+            return FileStore(str(ref), {}, folder, file), settings

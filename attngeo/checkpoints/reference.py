@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -36,31 +35,52 @@ HUB_ADDRESS = re.compile(
 ADAPTER_WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class ModelRef:
-    """One model: `text` as the user wrote it, and what it means.
+class ModelRef(str):
+    """One model: the text that a user wrote, which knows what it means.
 
-    kind: where the model is: on the Hub, in a folder, in a file, or in a Python package. name: a Hub id, a path or a
-    demo name. revision: a branch, tag or commit of the Hub, or None. file: the file of weights in a repository of the
-    Hub, or None for the usual one.
+    Attributes:
+        kind: where the model is: on the Hub, in a folder, in a file, or in a Python package.
+        name: a Hub id, a path or a demo name.
+        revision: a branch, tag or commit of the Hub, or None.
+        file: the file of weights in a repository of the Hub, or None for the usual one.
     """
 
-    text: str
     kind: Kind
     name: str
-    revision: str | None = None
-    file: str | None = None
+    revision: str | None
+    file: str | None
+
+    def __new__(
+        cls, text: str, kind: Kind, name: str, revision: str | None = None, file: str | None = None
+    ) -> ModelRef:
+        """The reference of this text, with this meaning."""
+        ref = super().__new__(cls, text)
+        ref.kind = kind
+        ref.name = name
+        ref.revision = revision
+        ref.file = file
+        return ref
+
+    def __getnewargs__(self) -> tuple[str, Kind, str, str | None, str | None]:  # type: ignore[override]  # of `str`, one
+        """What a copy is made of."""
+        return (str(self), self.kind, self.name, self.revision, self.file)
+
+    def pin(self, revision: str | None) -> ModelRef:
+        """The same model at one revision."""
+        return ModelRef(str(self), self.kind, self.name, revision, self.file)
 
     @classmethod
     def parse(cls, text: str | Path) -> ModelRef:
         """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
-        A path that exists comes before a Hub id.
+        A path that exists comes before a Hub id. What is parsed already stays as it is.
 
         Raises:
             ModelNotFoundError: `text` can only be a path and does not exist, or is no demo.
             UsageError: `text` is none of these.
         """
+        if isinstance(text, ModelRef):
+            return text
         text = str(text)
         if text.startswith("demo:"):
             name = text.removeprefix("demo:")

@@ -24,13 +24,14 @@ def require_embedding(model: Any) -> None:
     if text.startswith(CBOW):
         require_text(local_path(text.removeprefix(CBOW)))
     elif text and find_vectors_file(text) is None:
-        require_model(text)
+        require_model(model)
 
 
-def check_reference(text: str) -> None:
-    """Raise UsageError for a text that names no table of vectors, whether there is a file or not."""
-    if not text.startswith(CBOW) and find_vectors_file(text) is None:
-        ModelRef.parse(text)
+def parse_reference(text: str) -> str:
+    """The reference to a table of vectors. Raises UsageError for a text that names none, whether it exists or not."""
+    if text.startswith(CBOW) or find_vectors_file(text) is not None:
+        return text
+    return ModelRef.parse(text)
 
 
 def require_text(path: Path) -> None:

@@ -55,12 +55,12 @@ def find_config(model: str) -> Path | None:
 def require_init(init: str, option: str = "init") -> None:
     """Raise if `init` has no meaning, or is a checkpoint that is missing. option: the one that names it."""
     if init not in INITS:
-        require_model(parse_init(init, option).text)
+        require_model(parse_init(init, option))
 
 
 def parse_init(init: Any, option: str = "init") -> Any:
     """The checkpoint that `init` names. Raises UsageError for a single word that is no file, which is often a typo."""
-    if not isinstance(init, str):
+    if not isinstance(init, str) or isinstance(init, ModelRef):
         return init
     try:
         reference = ModelRef.parse(init)

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attngeo.attention.options import ModelReading
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
-from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.reference import Model, ModelRef
 from attngeo.errors import UsageError, about
 from attngeo.lazy import resolve
 from attngeo.options import Options
@@ -62,7 +63,7 @@ def ask(question: Question, subject: Subject, session: Session, *, options: Any)
     if question.table is not None:
         table: pd.DataFrame = resolve(question.table)(subject, session, options=options)
         return table
-    models = subject if isinstance(subject, tuple) else (subject,)
+    models = [_parse(model) for model in (subject if isinstance(subject, tuple) else (subject,))]
     readings: tuple[ModelReading, ...] = options.readings()
     for model, reading in zip(models, readings, strict=True):
         require_model(model, reading.options.adapter, reading.options.config)
@@ -132,6 +133,11 @@ def list_subjects(question: Question, models: Sequence[Model], options: Any) -> 
 def name_subjects(subjects: Sequence[Subject]) -> list[str]:
     """The name of each subject: of a model and another one, that of the other."""
     return [name_model(subject[-1] if isinstance(subject, tuple) else subject) for subject in subjects]
+
+
+def _parse(model: Model) -> Model:
+    """The reference of a text or path; a model in memory as it is."""
+    return ModelRef.parse(model) if isinstance(model, str | Path) else model
 
 
 def _identify(models: Sequence[Model], readings: Sequence[ModelReading], session: Session) -> list[Identity]:
@@ -219,5 +225,5 @@ def _open_all(models: Sequence[Model], readings: Sequence[ModelReading], session
 def _describe(question: Question, kept: Kept, options: Options, identities: Collection[Identity]) -> dict[Any, Any]:
     """How a result was made, with the models' names as they were given this time."""
     about_all = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    names = {name: in_utf8(one.ref.text) for name, one in zip(("model", "other"), identities, strict=False)}
+    names = {name: in_utf8(str(one.ref)) for name, one in zip(("model", "other"), identities, strict=False)}
     return {"title": question.title} | about_all | names | dict(options) | {"device": about_all["device"]}

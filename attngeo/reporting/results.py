@@ -178,7 +178,7 @@ def _list_models(request: Request, workplace: Workplace) -> Request:
     base = workplace.paths.base
     file = None if request.listed_in is None else base / request.listed_in
     hub = workplace.session.hub
-    models = list_models(request.model_names, file, hub=hub, check=lambda _: None, base=base)
+    models = list_models(request.model_names, file, hub=hub, parse=str, base=base)
     changed = {"models": [*dict.fromkeys(models)], MODELS_FILE: None}
     return request.model_copy(update=changed) if models else request
 

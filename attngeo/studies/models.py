@@ -30,15 +30,15 @@ def list_models(
     file: str | Path | None = None,
     *,
     hub: HubAccess = HubAccess(),
-    check: Callable[[str], object] = ModelRef.parse,
+    parse: Callable[[str], str] = ModelRef.parse,
     base: Path = Path(),
 ) -> list[str]:
     """The models that are given, then those of a file, with patterns replaced by the models that match.
 
     references: as `attngeo.score` takes them, or patterns, see `match_models`. file: UTF-8 with one reference a line;
     blank lines and comments after `#` are ignored, and so is a model that is listed before. hub: how the Hub is asked
-    for revisions. check: raises UsageError for a text that cannot be a model. base: the folder that patterns of paths
-    are relative to.
+    for revisions. parse: makes the reference of a text, and raises UsageError for one that cannot be a model. base: the
+    folder that patterns of paths are relative to.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
     cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
@@ -46,7 +46,7 @@ def list_models(
     """
     models: list[str] = []
     for reference in references:
-        models += _expand(reference, hub, check, base)
+        models += _expand(reference, hub, parse, base)
     if file is None:
         return models
     listed: list[str] = []
@@ -54,7 +54,7 @@ def list_models(
         reference = COMMENT.sub("", line).strip()
         if reference:
             try:
-                listed += _expand(reference, hub, check, base)
+                listed += _expand(reference, hub, parse, base)
             except AttnGeoError as error:
                 raise type(error)(f"{file}:{number}: {error}") from None
     if not listed:
@@ -63,15 +63,15 @@ def list_models(
 
 
 def expand_models(
-    models: Model | Sequence[Model], hub: HubAccess, check: Callable[[str], object] = ModelRef.parse
+    models: Model | Sequence[Model], hub: HubAccess, parse: Callable[[str], str] = ModelRef.parse
 ) -> list[Model]:
     """References with patterns replaced by the models that match, as by `list_models`; other models as they are.
 
-    models: one, or several. check: as of `list_models`.
+    models: one, or several. parse: as of `list_models`.
     """
     expanded: list[Model] = []
     for model in [models] if isinstance(models, str) or not isinstance(models, Sequence) else models:
-        expanded += _expand(model, hub, check) if isinstance(model, str) else [model]
+        expanded += _expand(model, hub, parse) if isinstance(model, str) else [model]
     return expanded
 
 
@@ -101,12 +101,17 @@ def _read_text(file: str | Path) -> str:
         raise DataError(f"expected UTF-8 text with one model on each line, but {error}", subject=file) from None
 
 
-def _expand(text: str, hub: HubAccess, check: Callable[[str], object], base: Path = Path()) -> list[str]:
-    """The models that one reference names, see `match_models`. Raises what `check` raises, but for a missing path."""
+def _expand(text: str, hub: HubAccess, parse: Callable[[str], str], base: Path = Path()) -> list[str]:
+    """The models that one reference names, see `match_models`.
+
+    A path that is missing stays a text, and so does a match that is no model: they fail when they are read, alone.
+    Raises what else `parse` raises.
+    """
     models = match_models(text, hub, base)
-    if models == [text]:
-        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-            check(text)
+    left_to_its_run = ModelNotFoundError if models == [text] else AttnGeoError
+    for place, model in enumerate(models):
+        with suppress(left_to_its_run):
+            models[place] = parse(model)
     return models
 
 

@@ -110,12 +110,12 @@ def _group_by_repository(models: Iterable[Model]) -> list[list[ModelRef]]:
     """The different revisions of each file or repository on the Hub of which there are several."""
     repositories: dict[tuple[str, str | None], dict[str | None, ModelRef]] = defaultdict(dict)
     for model in models:
-        ref = model if isinstance(model, ModelRef) else None
-        if isinstance(model, str):
-            with suppress(AttnGeoError):  # what is wrong is said when the model is read
-                ref = ModelRef.parse(model)
-        if ref is not None and ref.kind == "hub":
-            repositories[ref.name, ref.file].setdefault(ref.revision, ref)
+        if not isinstance(model, str):
+            continue
+        with suppress(AttnGeoError):  # what is wrong is said when the model is read
+            ref = ModelRef.parse(model)
+            if ref.kind == "hub":
+                repositories[ref.name, ref.file].setdefault(ref.revision, ref)
     return [[*refs.values()] for refs in repositories.values() if len(refs) > 1]
 
 
@@ -129,7 +129,7 @@ def _list_weights(refs: Sequence[ModelRef], session: Session) -> dict[str, Hashe
         try:
             weights = _find_weights(repository, hashes, paths)
         except AttnGeoError as error:
-            log.info("%s: not compared with other revisions (%s)", ref.text, first_line(error))
+            log.info("%s: not compared with other revisions (%s)", ref, first_line(error))
         if weights and all(file in hashes for file in weights):
             listed[ref.revision or "main"] = {file: hashes[file] for file in weights}
     return listed
@@ -172,7 +172,7 @@ def _list_hashes(repositories: Sequence[Repository], session: Session) -> list[H
             try:
                 listed.append(listing.result())
             except AttnGeoError as error:
-                log.info("%s: not compared with other revisions (%s)", repository.ref.text, first_line(error))
+                log.info("%s: not compared with other revisions (%s)", repository.ref, first_line(error))
                 listed.append({})
     finally:
         threads.shutdown(wait=False, cancel_futures=True)  # a server may be silent

@@ -77,7 +77,7 @@ def open_running(
     with about(store.ref):
         if store.folder is not None:
             # What can be refused is refused before a file of weights is downloaded.
-            arguments = _find_arguments(model if isinstance(model, ModelRef) else ModelRef.parse(model), store)
+            arguments = _find_arguments(ModelRef.parse(model), store)
             _refuse_foreign(store, arguments)
             with _reach_hub(store):
                 config = _read_config(arguments)

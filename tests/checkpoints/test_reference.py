@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import Command
 from support.checkpoints import write_single
 
 import attngeo
@@ -28,6 +32,34 @@ from attngeo.papers.saponati2025.published import published_scores
 def test_references(text: str, kind: str, name: str, revision: str | None) -> None:
     ref = ModelRef.parse(text)
     assert (ref.kind, ref.name, ref.revision) == (kind, name, revision)
+
+
+def test_a_reference_keeps_its_meaning_in_copies_and_in_other_processes() -> None:
+    ref = ModelRef.parse("org/name/model.safetensors@v1")
+    for same in (ModelRef.parse(ref), copy.deepcopy(ref), pickle.loads(pickle.dumps(ref))):
+        assert same == ref == "org/name/model.safetensors@v1"
+        assert vars(same) == {"kind": "hub", "name": "org/name", "revision": "v1", "file": "model.safetensors"}
+    assert (ref.pin("abc"), ref.pin("abc").revision) == (ref, "abc")
+
+
+@pytest.mark.parametrize(
+    ("command", "times"),
+    [("score demo:encoder demo:decoder", 2), ("compare demo:encoder demo:decoder", 2), ("positions demo:decoder", 1)],
+)
+def test_a_command_parses_each_reference_once(
+    command: str, times: int, inside: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a text means may change while a command works, and is looked up among its files each time."""
+    parsed: list[str] = []
+    make = ModelRef.__new__
+
+    def count(cls: type[ModelRef], text: str, *meaning: Any) -> ModelRef:
+        parsed.append(text)
+        return make(cls, text, *meaning)
+
+    monkeypatch.setattr(ModelRef, "__new__", count)
+    assert inside(*command.split()).returncode == 0
+    assert len(parsed) == times
 
 
 def test_a_path_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
