@@ -43,6 +43,9 @@ TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
+# Names of options, keys and keywords before version 0.4 → those from it on.
+RENAMED: dict[str, str] = {}
+
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6
 
@@ -50,7 +53,7 @@ ALIKE = 0.6
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
     """The end of an error about an unknown name: the nearest of the known ones, or `otherwise`, by default all of them.
 
-    A name that differs in case alone is the nearest. A number is near to none.
+    A name that differs in case alone is the nearest. A number is near to none. A former name has a new one.
 
     >>> advise("heatmp", ["heatmap", "layers"]), advise("x", ["heatmap", "layers"])
     ('did you mean heatmap?', 'expected one of: heatmap, layers')
@@ -59,6 +62,8 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     """
     text = str(name)
     names = [str(known_name) for known_name in known]
+    if RENAMED.get(text) in names:
+        return f"it is called {RENAMED[text]} now"
     near = [known_name for known_name in names if known_name.casefold() == text.casefold()]
     near += [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
     if not near:

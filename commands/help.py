@@ -23,7 +23,7 @@ from rich.text import Text
 from typer import Typer, TyperException
 from typer.core import TyperCommand, TyperGroup
 
-from attngeo.choices import PANELS, RUNNING
+from attngeo.choices import PANELS, RENAMED, RUNNING
 from attngeo.errors import NetworkError, UsageError, require_extra
 
 from .messages import FLAGS
@@ -65,7 +65,10 @@ class Command(Helpful, TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option whose value would be the next option, which the parser accepts; and a stray --baseline."""
+        """Refuse an option whose value would be the next option, which the parser accepts; and names of other options.
+
+        They are a stray --baseline, and former names.
+        """
         flags: dict[str, Any] = {}
         for param in self.get_params(ctx):
             if param.param_type_name == "option":
@@ -77,6 +80,10 @@ class Command(Helpful, TyperCommand):
                 f"no such option: {BASELINE}, which attngeo score has; attngeo compare takes its first model as the "
                 f"baseline (see {ctx.command_path} --help)"
             )
+        for name in names:
+            new_name = "--" + RENAMED.get(name.removeprefix("--").replace("-", "_"), "").replace("_", "-")
+            if name not in flags and new_name in flags:
+                raise UsageError(f"no such option: {name}; it is called {new_name} now")
         for option, following in pairwise(before_dashes):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
