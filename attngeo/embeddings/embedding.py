@@ -29,6 +29,8 @@ from attngeo.errors import CorruptCheckpointError
 
 # A vocabulary is cased if more than this share of its words has a capital.
 LEAST_CASED_SHARE = 0.001
+# Rows of a table that are examined at once.
+BLOCK_ROWS = 4096
 # Characters between the letters of one word.
 JOINERS = frozenset("-'’.")
 # The mark in labels, for every vocabulary, of a token that is only a part of a word: `##ing`, or `runn##` in a
@@ -109,8 +111,12 @@ class Embedding:
 
 def flag_finite_rows(matrix: Tensor) -> Tensor:
     """Whether all values of each row are finite, [rows], bool. matrix: [rows, width]."""
-    # In blocks, because `isfinite` needs as much memory as its argument.
-    return torch.cat([block.isfinite().all(dim=1) for block in torch.split(matrix, 4096)])
+    # In blocks, because `isfinite` needs as much memory as its argument. Small results that are kept between its blocks
+    # would lie in the memory that each of them frees, and the next one would not fit there.
+    is_finite = torch.empty(len(matrix), dtype=torch.bool)
+    for block, flags in zip(matrix.split(BLOCK_ROWS), is_finite.split(BLOCK_ROWS), strict=True):
+        torch.all(block.isfinite(), dim=1, out=flags)
+    return is_finite
 
 
 class Mark(NamedTuple):

@@ -94,7 +94,7 @@ def test_cost_of_the_callback(tmp_path: Path, benchmark: BenchmarkFixture) -> No
         callback.on_log(given, trainer.state, trainer.control, model=task.model, logs={"loss": 1.0})
 
     for _ in range(1000 // 2):  # the rows after half of the 200,000 steps of S2
-        callback._rows += callback._rows[:20]
+        callback._table.rows += callback._table.rows[:20]
     benchmark.pedantic(score, rounds=10)
     cost = statistics.median(timed(score) for _ in range(10))
     share = cost / (200 * step)
