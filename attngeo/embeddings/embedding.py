@@ -114,7 +114,7 @@ def flag_finite_rows(matrix: Tensor) -> Tensor:
     # In blocks, because `isfinite` needs as much memory as its argument. Small results that are kept between its blocks
     # would lie in the memory that each of them frees, and the next one would not fit there.
     is_finite = torch.empty(len(matrix), dtype=torch.bool)
-    for block, flags in zip(matrix.split(BLOCK_ROWS), is_finite.split(BLOCK_ROWS), strict=True):
+    for block, flags in zip(torch.split(matrix, BLOCK_ROWS), torch.split(is_finite, BLOCK_ROWS), strict=True):
         torch.all(block.isfinite(), dim=1, out=flags)
     return is_finite
 
