@@ -182,6 +182,16 @@ def test_exit_codes_are_listed_once() -> None:
     assert not list_exit_codes((ROOT / "README.md").read_text("utf-8"))
 
 
+def test_the_glossary_has_forty_terms_in_order() -> None:
+    """One line each, at the end of CONTRIBUTING."""
+    _, _, glossary = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## Glossary\n")
+    lines = glossary[glossary.index("| --- | --- |\n") :].splitlines()[1:]
+    terms = [re.fullmatch(r"\| ([\w -]+) \| .{10,110} \|", line) for line in lines]
+    names = [term[1] for term in terms if term]
+    assert len(names) == len(lines) == 40
+    assert names == sorted(set(names), key=str.lower)
+
+
 def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model and projections of the reader's own, which the README takes as given, and a sample of questions."""
     from transformers import BertConfig, BertModel
