@@ -136,6 +136,12 @@ def test_the_root_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8")) < LONGEST_ROOT
 
 
+def list_sections(text: str) -> list[str]:
+    """The addresses that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
+
+
 @pytest.mark.parametrize("path", list(every_readme()), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_are_absolute_and_lead_to_files_that_exist(path: Path) -> None:
     for link in LINK.findall(path.read_text("utf-8")):
@@ -144,7 +150,10 @@ def test_links_are_absolute_and_lead_to_files_that_exist(path: Path) -> None:
             r"https://(?:github\.com|raw\.githubusercontent\.com)/attngeo/attngeo/(?:(?:blob|tree)/)?main/(.+)", link
         )
         if own:
-            assert (ROOT / own[1].partition("#")[0]).exists(), (path, link)
+            file, _, section = own[1].partition("#")
+            assert (ROOT / file).exists(), (path, link)
+            if section and file.endswith(".md"):
+                assert section in list_sections((ROOT / file).read_text("utf-8")), (path, link)
 
 
 def test_the_readmes_name_every_column() -> None:
