@@ -6,6 +6,7 @@ import csv
 import itertools
 import re
 import shlex
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ import pytest
 import torch
 import typer
 from attngeo.commands.app import app
+from attngeo.commands.checks import CHECK_FAILED
+from attngeo.commands.help import CLOSED_PIPE
+from attngeo.commands.messages import INTERRUPTED
+from attngeo.commands.study import SEVERAL_FAILED
 from conftest import Command
 from support.command_line import parse_command
 from support.readme import ROOT, generate, parts_of, readmes
@@ -71,7 +76,16 @@ def test_generated_parts_agree_with_the_code(path: Path, name: str, inside: Comm
 
 
 def test_every_part_is_in_a_readme() -> None:
-    assert {name for _, name in PARTS} == {"contrast", "demo", "demos", "analogy", "census", "families"}
+    reference = {"conditions", "figures", "options", "recipe", "views"}
+    assert {name for _, name in PARTS} == {
+        "contrast",
+        "demo",
+        "demos",
+        "check",
+        "analogy",
+        "census",
+        "families",
+    } | reference
 
 
 def test_every_command_has_an_example() -> None:
@@ -112,13 +126,20 @@ def test_every_command_that_is_shown_is_accepted() -> None:
 
 
 def every_readme() -> Iterator[Path]:
+    """The READMEs, and the pages beside them."""
     for folder in ("attngeo", "commands", "reports"):
-        yield from (ROOT / folder).rglob("README.md")
+        yield from (ROOT / folder).rglob("*.md")
     yield from (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
 
 
 def test_the_root_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8")) < LONGEST_ROOT
+
+
+def list_sections(text: str) -> list[str]:
+    """The addresses that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.parametrize("path", list(every_readme()), ids=lambda path: str(path.relative_to(ROOT)))
@@ -129,28 +150,55 @@ def test_links_are_absolute_and_lead_to_files_that_exist(path: Path) -> None:
             r"https://(?:github\.com|raw\.githubusercontent\.com)/attngeo/attngeo/(?:(?:blob|tree)/)?main/(.+)", link
         )
         if own:
-            assert (ROOT / own[1].partition("#")[0]).exists(), (path, link)
+            file, _, section = own[1].partition("#")
+            assert (ROOT / file).exists(), (path, link)
+            if section and file.endswith(".md"):
+                assert section in list_sections((ROOT / file).read_text("utf-8")), (path, link)
 
 
-def test_the_readmes_name_every_column_and_exit_code() -> None:
+def test_the_readmes_name_every_column() -> None:
     root = (ROOT / "README.md").read_text("utf-8")
     assert all(f"`{column}`" in root for column in score_columns())
-    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
-    classes = [kind for kind in kinds if issubclass(kind, errors.AttnGeoError)]
-    codes = {error.exit_code for error in classes}
-    assert codes == {2, 3, 4, 130}
-    assert all(f"| {code} | " in root for code in codes)
-    assert all(error.__name__ in str(errors.__doc__) for error in classes)
     analogies = (ROOT / "attngeo/analogies/README.md").read_text("utf-8")
     assert all(f"`{column}`" in analogies for column in ANALOGY_COLUMNS)
 
 
-def test_both_tables_of_exit_codes_say_the_same() -> None:
-    tables = []
-    for path in (ROOT / "README.md", ROOT / "commands/README.md"):
-        lines = path.read_text("utf-8").splitlines()
-        tables.append([line for line in lines if re.match(r"\| [0-9, ]+ \|", line)])
-    assert tables[0] == tables[1] != []
+def list_exit_codes(text: str) -> set[int]:
+    """The codes in the first cells of a table, as in "| 143, 129 | ended by SIGTERM or SIGHUP |"."""
+    cells = re.findall(r"^\| ([0-9, ]+) \|", text, re.MULTILINE)
+    return {int(code) for cell in cells for code in cell.split(",")}
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    text = (ROOT / "commands/README.md").read_text("utf-8")
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    classes = [kind for kind in kinds if issubclass(kind, errors.AttnGeoError)]
+    raised = {error.exit_code for error in classes}
+    assert raised == {2, 3, 4, 130}
+    signals = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    constants = {CHECK_FAILED, SEVERAL_FAILED, CLOSED_PIPE, INTERRUPTED}
+    assert list_exit_codes(text) == {0} | raised | signals | constants
+    in_help = re.findall(r"\b(\d+) (?=[a-z])", str(app.info.epilog))
+    assert {*map(int, in_help)} <= list_exit_codes(text)
+    assert all(error.__name__ in str(errors.__doc__) for error in classes)
+
+
+def test_exit_codes_are_listed_once() -> None:
+    """Other pages link to the list."""
+    listing = [path for path in every_readme() if "| exit code | meaning |" in path.read_text("utf-8")]
+    assert listing == [ROOT / "commands/README.md"]
+    assert "commands/README.md#exit-codes" in (ROOT / "README.md").read_text("utf-8")
+    assert not list_exit_codes((ROOT / "README.md").read_text("utf-8"))
+
+
+def test_the_glossary_has_forty_terms_in_order() -> None:
+    """One line each, at the end of CONTRIBUTING."""
+    _, _, glossary = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## Glossary\n")
+    lines = glossary[glossary.index("| --- | --- |\n") :].splitlines()[1:]
+    terms = [re.fullmatch(r"\| ([\w -]+) \| .{10,110} \|", line) for line in lines]
+    names = [term[1] for term in terms if term]
+    assert len(names) == len(lines) == 40
+    assert names == sorted(set(names), key=str.lower)
 
 
 def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def find_unknown_comments(text: str) -> list[str]:
     return [comment for comment in COMMENT.findall(text) if not any(kind.fullmatch(comment) for kind in kinds)]
 
 
-READMES = sorted(path for folder in ("attngeo", "commands", "reports") for path in ROOT.glob(f"{folder}/**/README.md"))
+READMES = sorted(path for folder in ("attngeo", "commands", "reports") for path in ROOT.glob(f"{folder}/**/*.md"))
 STATEMENTS = [statement for path in READMES for statement in read_statements(path)]
 ALL_MARKED_TEXTS = [path for path in READMES if ALL_MARKED in path.read_text("utf-8")]
 

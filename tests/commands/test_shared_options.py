@@ -19,7 +19,7 @@ from attngeo.errors import ModelNotFoundError, UsageError
 from attngeo.positions import measure
 from attngeo.reporting.report import build_report
 
-README = Path(__file__).parents[2] / "commands/README.md"
+PAGE = Path(__file__).parents[2] / "commands/SHARED_OPTIONS.md"
 # Of each column of the table, an option that belongs to it.
 GROUPS = ("--config", "--stack", "--models", "--jobs", "--fail-if", "--sort", "--plot", "--fresh")
 ENCODER, DECODER, MISSING = "demo:encoder", "demo:decoder", "./missing"
@@ -40,7 +40,7 @@ def list_options(command: str) -> set[str]:
 
 
 def test_the_table_says_which_command_has_which_options() -> None:
-    lines = [line for line in README.read_text().splitlines() if re.match(r"\| `\w+` \| (✓|–)", line)]
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if re.match(r"\| `\w+` \| (✓|–)", line)]
     assert len(lines) == 8
     for line in lines:
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]

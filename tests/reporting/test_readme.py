@@ -1,4 +1,4 @@
-"""README.md of attngeo.reporting lists every kind of figure and every key of a recipe."""
+"""The pages of attngeo.reporting list every kind of figure and every key of a recipe, and their recipes are recipes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from support.readme import ROOT
 
 from attngeo.figures.kinds import FIGURES
 from attngeo.options import options_of
+from attngeo.questions.checks import parse_condition
 from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, Section, TableBlock, make_request_class, read_recipe
 
 TABLES = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
 REQUESTS = {name: make_request_class(question) for name, question in QUESTIONS.items()}
-TEXT = (ROOT / "attngeo/reporting/README.md").read_text("utf-8")
+REFERENCE = (ROOT / "attngeo/reporting/REFERENCE.md").read_text("utf-8")
+RECIPES = [
+    recipe
+    for page in sorted((ROOT / "attngeo/reporting").glob("*.md"))
+    for recipe in re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+]
 
 
 def read_table(*heads: str) -> list[list[str]]:
     """The cells of the Markdown table with this head."""
-    lines = TEXT.splitlines()
+    lines = REFERENCE.splitlines()
     start = lines.index(f"| {' | '.join(heads)} |") + 2
     rows = []
     for line in lines[start:]:
@@ -65,18 +71,31 @@ def test_every_option_of_a_command_is_listed() -> None:
 
 
 def test_every_name_of_conditions_is_listed() -> None:
-    rows = read_table("results of", "question", "a check for each", "columns", "without a statistic")
-    assert {names_in(row[0])[0]: (names_in(row[3]), names_in(row[4])) for row in rows} == {
+    rows = read_table("results of", "one check for each", "columns", "without a statistic")
+    assert {names_in(row[0])[0]: (names_in(row[2]), names_in(row[3])) for row in rows} == {
         name: ([*checks.numbers], [*checks.counts])
         for name, question in QUESTIONS.items()
         if (checks := question.find_checks()) is not None
     }
 
 
-@pytest.mark.parametrize("number", range(len(re.findall(r"```toml\n", TEXT))))
-def test_the_recipes_in_it_are_recipes(number: int, tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[number])
+@pytest.mark.parametrize("number", range(len(RECIPES)))
+def test_the_recipes_in_them_are_recipes(number: int, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(RECIPES[number], "utf-8")
     assert read_recipe(tmp_path / "r.toml").recipe.results
+
+
+def test_the_pages_have_recipes() -> None:
+    assert len(RECIPES) == 3
+
+
+def test_the_conditions_in_them_are_conditions() -> None:
+    """Those of the table of questions in CHECKS.md, each with the names of its question."""
+    text = (ROOT / "attngeo/reporting/CHECKS.md").read_text("utf-8")
+    shown = re.findall(r"^\| [^|]+ \| `(\w+)`[^|:]*: `([^`]+)` \|$", text, re.MULTILINE)
+    assert len(shown) == 7
+    for name, condition in shown:
+        assert parse_condition(condition, QUESTIONS[name].find_checks()).quantities
 
 
 def test_the_recipes_of_the_project_are_recipes() -> None:
