@@ -112,8 +112,10 @@ def test_every_command_that_is_shown_is_accepted() -> None:
 
 
 def every_readme() -> Iterator[Path]:
-    for folder in ("attngeo", "commands", "reports"):
-        yield from (ROOT / folder).rglob("README.md")
+    """The READMEs, and the pages beside those of the package and of the commands."""
+    for folder in ("attngeo", "commands"):
+        yield from (ROOT / folder).rglob("*.md")
+    yield from (ROOT / "reports").rglob("README.md")
     yield from (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
 
 

@@ -73,10 +73,11 @@ def generate(name: str, run: Run | None = None) -> str:
 
 
 def readmes() -> list[Path]:
-    """The READMEs of the project that have generated parts."""
-    folders = ("", "commands", "reports", *(f"attngeo/{each.name}" for each in (ROOT / "attngeo").iterdir()))
-    paths = (ROOT / folder / "README.md" for folder in folders)
-    return sorted(path for path in paths if path.is_file() and PART.search(path.read_text("utf-8")))
+    """The READMEs of the project that have generated parts, and the pages beside them that have some."""
+    paths = [ROOT / "README.md", ROOT / "reports/README.md"]
+    for folder in ("attngeo", "commands"):
+        paths.extend((ROOT / folder).rglob("*.md"))
+    return sorted(path for path in paths if PART.search(path.read_text("utf-8")))
 
 
 def parts_of(path: Path) -> Iterator[tuple[str, str]]:
