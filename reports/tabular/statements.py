@@ -180,11 +180,11 @@ def ordinary_losses(table: pd.DataFrame) -> list[float]:
     losses = _pivot_methods(table, ["table", "seed"], "log_loss")
     seconds = _pivot_methods(table, ["table", "seed"], "seconds")
     rows = table.groupby("table")["rows"].first()
-    numbers = []
+    numbers: list[float] = []
     for name in _name_tables(table):
         numbers.append(rows[name])
-        numbers += [*losses.loc[name][["frequencies", "rule", "lr", "hgb", "atn"]].mean()]
-        numbers += [*seconds.loc[name][["hgb", "atn"]].mean()]
+        numbers += [losses[method].loc[name].mean() for method in ("frequencies", "rule", "lr", "hgb", "atn")]
+        numbers += [seconds[method].loc[name].mean() for method in ("hgb", "atn")]
     return numbers
 
 
@@ -193,7 +193,7 @@ def ordinary_differences(table: pd.DataFrame) -> list[float]:
     losses = _pivot_methods(table, ["table", "seed"], "log_loss")
     differences = losses[BASELINES].rsub(losses["atn"], axis=0)
     measures = [_pivot_methods(table, ["table", "seed"], name) for name in ("accuracy", "calibration_error")]
-    numbers = []
+    numbers: list[float] = []
     for name in _name_tables(table):
         for other in BASELINES:
             difference = differences.loc[name][other]
@@ -229,13 +229,15 @@ def relative_losses(table: pd.DataFrame) -> list[float]:
 
 def gain_on_credit(table: pd.DataFrame) -> float:
     """How far the best baseline is above attention there."""
-    losses = _mean_by_table(table, "log_loss").loc["credit"]
-    return float(losses[BASELINES].min() - losses["atn"])
+    losses = _mean_by_table(table, "log_loss")
+    gains = losses[BASELINES].min(axis="columns") - losses["atn"]
+    return float(gains["credit"])
 
 
 def regression_rule_on_caravan(table: pd.DataFrame) -> list[float]:
     """Log-loss of logistic regression less that of the rule: mean and standard error."""
-    return [*_compare_losses(table, "lr", "rule").loc["caravan"]]
+    differences = _compare_losses(table, "lr", "rule")
+    return [differences["mean"]["caravan"], differences["sem"]["caravan"]]
 
 
 def seconds_ratio(table: pd.DataFrame, method: str, other: str) -> pd.Series[Any]:
@@ -264,7 +266,7 @@ def _select_small(table: pd.DataFrame) -> pd.DataFrame:
 def ablations(table: pd.DataFrame) -> list[float]:
     """The table of variants: mean and standard error over tables, tables that gain or lose with all seeds, extremes."""
     changes = _relative_to_default(_select_small(table))
-    numbers = []
+    numbers: list[float] = []
     for variant in SMALL_VARIANTS:
         tables = changes[variant].groupby("table")
         means = tables.mean()
@@ -334,4 +336,7 @@ def churn_with_one_hole(table: pd.DataFrame) -> list[float]:
 def labels_with_hidden_cells(table: pd.DataFrame) -> list[float]:
     """What hidden cells change in the log-loss of labels: mean and standard error, for each of five tables."""
     changes = _compare_losses(table, "atn-hidden", "atn")
-    return [number for name in ("adult", "titanic", "churn", "credit", "bikes") for number in changes.loc[name]]
+    numbers = []
+    for name in ("adult", "titanic", "churn", "credit", "bikes"):
+        numbers += [changes["mean"][name], changes["sem"][name]]
+    return numbers
