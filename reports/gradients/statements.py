@@ -103,9 +103,10 @@ def training_means(table: pd.DataFrame) -> pd.DataFrame:
 
 def training_scores(table: pd.DataFrame) -> pd.DataFrame:
     """The table of trainings: a row for each step, the scores of both objectives."""
-    wide = training_means(table)[TRAINING_SCORES].unstack("objective")
+    means = training_means(table).reset_index()
+    wide = means.pivot(index="step", columns="objective", values=TRAINING_SCORES)
     steps = [0, 100, 200, 400, 800, 1200]
-    return wide.swaplevel(axis=1)[["mlm", "clm"]].loc[steps].reset_index()
+    return wide.swaplevel(axis="columns")[["mlm", "clm"]].loc[steps].reset_index()
 
 
 def compared_losses(table: pd.DataFrame) -> list[float]:

@@ -52,7 +52,7 @@ def published_gains(table: pd.DataFrame, model: str) -> pd.Series[Any]:
     """How much lower the paper's decoders end from symmetric weights, by its texts."""
     rows = _select(table, model=model, objective="clm")
     wide = rows.pivot(index="data", columns="init", values="final_loss")
-    return (wide["default"] - wide["symmetric"]).loc[DATA]
+    return (wide["default"] - wide["symmetric"]).reindex(DATA)
 
 
 def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
@@ -103,7 +103,7 @@ def final_layers(table: pd.DataFrame) -> list[float]:
     final_layers = _select(default[default["head"].isna()], step=3000)
     of_layers = final_layers.groupby(["objective", "layer"])["symmetry"].mean()
     of_heads = _select(heads, step=3000).groupby(["objective", "layer"])["symmetry"].median()
-    curves = heads.groupby(["step", "objective", "layer"])["symmetry"].median().unstack(["objective", "layer"])
+    curves = heads.pivot_table(index="step", columns=["objective", "layer"], values="symmetry", aggfunc="median")
     last = curves.iloc[-1]
     is_near = (curves - last).abs() <= 0.1 * last.abs()
     stays_near = is_near.iloc[::-1].cummin().iloc[::-1]

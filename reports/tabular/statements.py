@@ -180,7 +180,7 @@ def ordinary_losses(table: pd.DataFrame) -> list[float]:
     losses = _pivot_methods(table, ["table", "seed"], "log_loss")
     seconds = _pivot_methods(table, ["table", "seed"], "seconds")
     rows = table.groupby("table")["rows"].first()
-    numbers: list[float] = []
+    numbers: list[Any] = []
     for name in _name_tables(table):
         numbers.append(rows[name])
         numbers += [losses[method].loc[name].mean() for method in ("frequencies", "rule", "lr", "hgb", "atn")]
@@ -193,7 +193,7 @@ def ordinary_differences(table: pd.DataFrame) -> list[float]:
     losses = _pivot_methods(table, ["table", "seed"], "log_loss")
     differences = losses[BASELINES].rsub(losses["atn"], axis=0)
     measures = [_pivot_methods(table, ["table", "seed"], name) for name in ("accuracy", "calibration_error")]
-    numbers: list[float] = []
+    numbers: list[Any] = []
     for name in _name_tables(table):
         for other in BASELINES:
             difference = differences.loc[name][other]
@@ -266,7 +266,7 @@ def _select_small(table: pd.DataFrame) -> pd.DataFrame:
 def ablations(table: pd.DataFrame) -> list[float]:
     """The table of variants: mean and standard error over tables, tables that gain or lose with all seeds, extremes."""
     changes = _relative_to_default(_select_small(table))
-    numbers: list[float] = []
+    numbers: list[Any] = []
     for variant in SMALL_VARIANTS:
         tables = changes[variant].groupby("table")
         means = tables.mean()
@@ -301,7 +301,7 @@ def changes_by_seed(table: pd.DataFrame, variant: str, name: str) -> list[float]
 def filled_cells(table: pd.DataFrame) -> list[float]:
     """The table of holes: confidence, accuracy and log-loss without hidden cells, then with a share of a half."""
     means = table.groupby(["table", "holes", "hidden_share"])[["confidence", "accuracy", "log_loss"]].mean()
-    numbers: list[float] = []
+    numbers: list[Any] = []
     for name in ("adult", "churn"):
         for holes in sorted(table[table["table"] == name]["holes"].unique()):
             numbers.append(holes)
