@@ -7,6 +7,7 @@ there. The comments of README.md call them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,12 +77,14 @@ def unexplained_by_two_bits(table: pd.DataFrame) -> list[float]:
     return [row["heads_unexplained_median"], row["heads_symmetry_median"]]
 
 
-def symmetry_with_other_sign(heads: pd.DataFrame) -> pd.Series[float]:
+def symmetry_with_other_sign(heads: pd.DataFrame) -> pd.Series[Any]:
     """Symmetry of the decoder's heads whose sign a format changes."""
     rows = _select(heads, model="demo:decoder")
     wide = rows.pivot(index=["layer", "head"], columns="format", values="symmetry")
-    has_other_sign = np.sign(wide).ne(np.sign(wide["float32"]), axis="index").any(axis="columns")
-    return wide["float32"][has_other_sign]
+    signs = wide.apply(np.sign)
+    has_other_sign = signs.ne(signs["float32"], axis="index").any(axis="columns")
+    symmetry: pd.Series[Any] = wide["float32"]
+    return symmetry[has_other_sign]
 
 
 def smaller_norms(heads: pd.DataFrame) -> list[float]:

@@ -52,7 +52,8 @@ def published_gains(table: pd.DataFrame, model: str) -> pd.Series[Any]:
     """How much lower the paper's decoders end from symmetric weights, by its texts."""
     rows = _select(table, model=model, objective="clm")
     wide = rows.pivot(index="data", columns="init", values="final_loss")
-    return (wide["default"] - wide["symmetric"]).reindex(DATA)
+    gains: pd.Series[Any] = wide["default"] - wide["symmetric"]
+    return gains.reindex(DATA)
 
 
 def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
@@ -108,12 +109,11 @@ def final_layers(table: pd.DataFrame) -> list[float]:
     is_near = (curves - last).abs() <= 0.1 * last.abs()
     stays_near = is_near.iloc[::-1].cummin().iloc[::-1]
     settled = stays_near.idxmax()
-    return [
-        number
-        for column in (of_layers, of_heads, settled)
-        for objective in ("mlm", "clm")
-        for number in column[objective]
-    ]
+    numbers: list[Any] = []
+    for column in (of_layers, of_heads, settled):
+        for objective in ("mlm", "clm"):
+            numbers += [column[objective, layer] for layer in range(4)]
+    return numbers
 
 
 def _encoder_layers(table: pd.DataFrame, score: str) -> pd.DataFrame:
