@@ -53,7 +53,8 @@ def published_gains(table: pd.DataFrame, model: str) -> pd.Series[Any]:
     rows = _select(table, model=model, objective="clm")
     wide = rows.pivot(index="data", columns="init", values="final_loss")
     gains: pd.Series[Any] = wide["default"] - wide["symmetric"]
-    return gains.reindex(DATA)
+    ordered: pd.Series[Any] = gains.reindex(DATA)
+    return ordered
 
 
 def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
