@@ -9,7 +9,8 @@ table, `heads` its rows that are of one head, `layers` those that are of a whole
 The numbers before the comment, as many as the expression has, must be these, rounded to the digits that are written. A
 comment on the line above a table of Markdown computes all numbers of its rows.
 
-A long computation is a function of the module `statements.py` beside the text, which the expression calls.
+A long computation is a function of a module beside the text, which the expression calls: `efa_statements.py` in the
+folder `efa`. Its name has that of the folder, as mypy knows modules in folders with a hyphen by their names alone.
 
 A text with the comment ALL_MARKED has such a comment for each number with a point or a percent sign. A number that no
 table gives names its source instead, where 2 is how many numbers come from there, 1 if it is left out:
@@ -117,8 +118,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 @cache
 def load_functions(folder: Path) -> dict[str, Any]:
-    """The names of the module `statements.py` beside a text, if there is one."""
-    module = folder / "statements.py"
+    """The names of the module of statements beside a text, if there is one."""
+    module = folder / f"{folder.name.replace('-', '_')}_statements.py"
     return runpy.run_path(str(module)) if module.is_file() else {}
 
 
@@ -215,7 +216,7 @@ def find_unknown_comments(text: str) -> list[str]:
 READMES = sorted(path for folder in ("attngeo", "commands", "reports") for path in ROOT.glob(f"{folder}/**/README.md"))
 STATEMENTS = [statement for path in READMES for statement in read_statements(path)]
 # What computes the numbers of a text beside it.
-MODULES = sorted((ROOT / "reports").glob("*/statements.py"))
+MODULES = sorted((ROOT / "reports").glob("*/*_statements.py"))
 ALL_MARKED_TEXTS = [path for path in READMES if ALL_MARKED in path.read_text("utf-8")]
 
 
