@@ -17,8 +17,8 @@ OVERLAPS = ["change", "cosine", "query_overlap", "key_overlap"]
 def first_and_last(table: pd.DataFrame) -> list[float]:
     """The table of curves: step, loss and scores at the start and at the end, for each objective."""
     rows = table[table["step"].isin([0, 1000])]
-    means = rows.groupby(["objective", "step"])[["loss", *SCORES]].mean()
-    return [number for (_, step), row in means.iterrows() for number in (step, *row)]
+    means = rows.groupby(["objective", "step"])[["loss", *SCORES]].mean().reset_index()
+    return [row[name] for _, row in means.iterrows() for name in ("step", "loss", *SCORES)]
 
 
 def count_falls(layers: pd.DataFrame, objective: str) -> list[int]:

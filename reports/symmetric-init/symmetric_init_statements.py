@@ -52,15 +52,13 @@ def published_gains(table: pd.DataFrame, model: str) -> pd.Series[Any]:
     """How much lower the paper's decoders end from symmetric weights, by its texts."""
     rows = _select(table, model=model, objective="clm")
     wide = rows.pivot(index="data", columns="init", values="final_loss")
-    gains: pd.Series[Any] = wide["default"] - wide["symmetric"]
-    ordered: pd.Series[Any] = gains.reindex(DATA)
-    return ordered
+    return (wide["default"] - wide["symmetric"]).reindex(DATA)
 
 
 def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
     """How many steps sooner the symmetric encoder has a loss below 5.4, by seed."""
     below = layers[(layers["objective"] == "mlm") & (layers["loss"] < 5.4)]
-    first = below.groupby(["init", "seed"])["step"].min()
+    first = below.pivot_table(index="seed", columns="init", values="step", aggfunc="min")
     return first["default"] - first["symmetric"]
 
 
