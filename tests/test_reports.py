@@ -9,6 +9,9 @@ table, `heads` its rows that are of one head, `layers` those that are of a whole
 The numbers before the comment, as many as the expression has, must be these, rounded to the digits that are written. A
 comment on the line above a table of Markdown computes all numbers of its rows.
 
+A long computation is a function of a module beside the text, which the expression calls: `efa_statements.py` in the
+folder `efa`. Its name has that of the folder, as mypy knows modules in folders with a hyphen by their names alone.
+
 A text with the comment ALL_MARKED has such a comment for each number with a point or a percent sign. A number that no
 table gives names its source instead, where 2 is how many numbers come from there, 1 if it is left out:
 
@@ -17,8 +20,10 @@ table gives names its source instead, where 2 is how many numbers come from ther
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -94,7 +99,8 @@ class Statement(NamedTuple):
     def compute(self) -> list[float]:
         """The numbers that the table gives."""
         table = self.read(self.file)
-        names = {"table": table, "read": self.read, "written": self.list_written, "np": np, "pd": pd}
+        names = dict(load_functions(self.folder))
+        names |= {"table": table, "read": self.read, "written": self.list_written, "np": np, "pd": pd}
         if "head" in table:
             names |= {"heads": table[table["head"].notna()], "layers": table[table["head"].isna()]}
         result = eval(f"({self.expression})", names)
@@ -108,6 +114,13 @@ def read_table(path: Path) -> pd.DataFrame:
     if path.suffix == ".json":
         return pd.json_normalize(json.loads(path.read_text("utf-8")))
     return pd.read_csv(path)
+
+
+@cache
+def load_functions(folder: Path) -> dict[str, Any]:
+    """The names of the module of statements beside a text, if there is one."""
+    module = folder / f"{folder.name.replace('-', '_')}_statements.py"
+    return runpy.run_path(str(module)) if module.is_file() else {}
 
 
 def silence(text: str) -> str:
@@ -202,6 +215,8 @@ def find_unknown_comments(text: str) -> list[str]:
 
 READMES = sorted(path for folder in ("attngeo", "commands", "reports") for path in ROOT.glob(f"{folder}/**/*.md"))
 STATEMENTS = [statement for path in READMES for statement in read_statements(path)]
+# What computes the numbers of a text beside it.
+MODULES = sorted((ROOT / "reports").glob("*/*_statements.py"))
 ALL_MARKED_TEXTS = [path for path in READMES if ALL_MARKED in path.read_text("utf-8")]
 
 
@@ -213,6 +228,18 @@ def name_folder(path: Path) -> str:
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda one: f"{one.folder.name}:{one.line}")
 def test_a_number_in_a_report_is_that_of_its_table(statement: Statement) -> None:
     assert find_difference(statement) is None
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_folder)
+def test_comments_call_the_functions_beside_the_text(path: Path) -> None:
+    """They hold no computation of their own, and no function is left over."""
+    expressions = [statement.expression for statement in STATEMENTS if statement.folder == path.parent]
+    assert [expression for expression in expressions if "lambda" in expression or "\n" in expression] == []
+    called = set(re.findall(r"\w+", " ".join(expressions)))
+    tree = ast.parse(path.read_text("utf-8"))
+    called.update(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions - called == set()
 
 
 @pytest.mark.parametrize("path", ALL_MARKED_TEXTS, ids=name_folder)

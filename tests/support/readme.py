@@ -133,9 +133,10 @@ def generate(name: str, run: Run | None = None) -> str:
 
 
 def readmes() -> list[Path]:
-    """The READMEs of the project, and the pages beside them, that have generated parts."""
-    folders = ("", "commands", "reports", *(f"attngeo/{each.name}" for each in (ROOT / "attngeo").iterdir()))
-    paths = (path for folder in folders for path in (ROOT / folder).glob("*.md"))
+    """The READMEs of the project that have generated parts, and the pages beside them that have some."""
+    paths = [ROOT / "README.md", ROOT / "reports/README.md"]
+    for folder in ("attngeo", "commands"):
+        paths.extend((ROOT / folder).rglob("*.md"))
     return sorted(path for path in paths if PART.search(path.read_text("utf-8")))
 
 

@@ -1,0 +1,155 @@
+"""The numbers of README.md, computed from the tables beside it.
+
+Each function takes a table and gives the numbers of one place in the text, in the order in which they are written
+there. The comments of README.md call them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Half of a 95% interval of Student's t in standard errors, by the number of pairs.
+STUDENT = {3: 4.3027, 6: 2.5706}
+# The order of the paper's tables.
+DATA = ["jigsaw", "wikipedia", "redpajama"]
+
+
+def _select(table: pd.DataFrame, **cells: str | int) -> pd.DataFrame:
+    """The rows with these cells."""
+    for column, cell in cells.items():
+        table = table[table[column] == cell]
+    return table
+
+
+def _with_interval(values: pd.Series[Any]) -> list[float]:
+    """Mean, and half of the 95% interval."""
+    return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
+
+
+def initialisations(table: pd.DataFrame) -> list[float]:
+    """The first table, row by row, without empty cells."""
+    numbers = []
+    for _, row in table.iterrows():
+        names = ["final_loss_mean", "final_loss_min", "final_loss_max", "steps_to_baseline_mean"]
+        if row["init"] == "symmetric":
+            names += ["steps_to_baseline_min", "steps_to_baseline_max", "speed_up_mean"]
+            if row["reached"]:
+                names += ["speed_up_min", "speed_up_max"]
+        names += ["symmetry_median_mean", "heads_symmetry_median_mean"]
+        numbers += [row[name] for name in names if pd.notna(row[name])]
+    return numbers
+
+
+def published_speed_ups(table: pd.DataFrame, model: str, objective: str) -> pd.Series[Any]:
+    """The paper's speed-ups, by its texts."""
+    return _select(table, model=model, objective=objective, init="symmetric")["speed_up"]
+
+
+def published_gains(table: pd.DataFrame, model: str) -> pd.Series[Any]:
+    """How much lower the paper's decoders end from symmetric weights, by its texts."""
+    rows = _select(table, model=model, objective="clm")
+    wide = rows.pivot(index="data", columns="init", values="final_loss")
+    return (wide["default"] - wide["symmetric"]).reindex(DATA)
+
+
+def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
+    """How many steps sooner the symmetric encoder has a loss below 5.4, by seed."""
+    below = layers[(layers["objective"] == "mlm") & (layers["loss"] < 5.4)]
+    first = below.pivot_table(index="seed", columns="init", values="step", aggfunc="min")
+    return first["default"] - first["symmetric"]
+
+
+def loss_gains(table: pd.DataFrame, objective: str) -> pd.Series[Any]:
+    """How much lower the final loss is from symmetric weights, by seed."""
+    wide = _select(table, objective=objective).pivot(index="seed", columns="init", values="final_loss")
+    return wide["default"] - wide["symmetric"]
+
+
+def mean_loss_gain(table: pd.DataFrame, objective: str, seeds: int = 6) -> list[float]:
+    """Mean over the first seeds, and half of its interval."""
+    gains = loss_gains(table, objective)
+    return _with_interval(gains[gains.index < seeds])
+
+
+def mean_loss_of_decoder(table: pd.DataFrame) -> list[float]:
+    """How much higher the decoder's loss is, and half of the interval."""
+    return _with_interval(-loss_gains(table, "clm"))
+
+
+def mean_speed_up(table: pd.DataFrame) -> list[float]:
+    """Of the encoder, and half of its interval."""
+    return _with_interval(_select(table, objective="mlm", init="symmetric")["speed_up"])
+
+
+def last_step_of_gain(layers: pd.DataFrame) -> float:
+    """The last step at which the symmetric decoder has the lower loss."""
+    losses = _select(layers, objective="clm").groupby(["step", "init"])["loss"].mean().unstack()
+    return float(losses.index[losses["symmetric"] < losses["default"]].max())
+
+
+def losses_of_decoder(layers: pd.DataFrame, step: int) -> list[float]:
+    """From symmetric and from default weights."""
+    losses = _select(layers, objective="clm", step=step).groupby("init")["loss"].mean()
+    return [losses["symmetric"], losses["default"]]
+
+
+def final_layers(table: pd.DataFrame) -> list[float]:
+    """The table of layers from the default start: whole layers, heads, and the step at which heads settle."""
+    default = _select(table, init="default")
+    heads = default[default["head"].notna()]
+    final_layers = _select(default[default["head"].isna()], step=3000)
+    of_layers = final_layers.groupby(["objective", "layer"])["symmetry"].mean()
+    of_heads = _select(heads, step=3000).groupby(["objective", "layer"])["symmetry"].median()
+    curves = heads.pivot_table(index="step", columns=["objective", "layer"], values="symmetry", aggfunc="median")
+    last = curves.iloc[-1]
+    is_near = (curves - last).abs() <= 0.1 * last.abs()
+    stays_near = is_near.iloc[::-1].cummin().iloc[::-1]
+    settled = stays_near.idxmax()
+    numbers: list[Any] = []
+    for column in (of_layers, of_heads, settled):
+        for objective in ("mlm", "clm"):
+            numbers += [column[objective, layer] for layer in range(4)]
+    return numbers
+
+
+def _encoder_layers(table: pd.DataFrame, score: str) -> pd.DataFrame:
+    """A score of the encoder's layers from the default start: a row for each seed, a column for each layer."""
+    return _select(table, objective="mlm", init="default").pivot(index="seed", columns="layer", values=score)
+
+
+def count_first_highest(table: pd.DataFrame) -> int:
+    """In how many seeds the first layer is the most symmetric."""
+    return int((_encoder_layers(table, "symmetry").idxmax(axis="columns") == 0).sum())
+
+
+def late_gains(table: pd.DataFrame, score: str) -> pd.Series[Any]:
+    """Mean of the last two layers less that of the first two, by seed."""
+    layers = _encoder_layers(table, score)
+    return layers[[2, 3]].mean(axis="columns") - layers[[0, 1]].mean(axis="columns")
+
+
+def mean_late_gain(table: pd.DataFrame, score: str) -> list[float]:
+    """Mean over seeds, and half of its interval."""
+    return _with_interval(late_gains(table, score))
+
+
+def ranges_over_layers(table: pd.DataFrame) -> list[float]:
+    """The table of ranges over layers: both starts, and in how many of the seeds the symmetric one is smaller."""
+    groups = _select(table, objective="mlm").groupby(["init", "seed"])
+    numbers = []
+    for score in ("heads_symmetry_median", "symmetry"):
+        ranges = groups[score].agg(np.ptp)
+        default = ranges["default"]
+        symmetric = ranges["symmetric"]
+        numbers += [default.mean(), symmetric.mean(), (symmetric < default).sum(), len(default)]
+    return numbers
+
+
+def symmetric_layers(table: pd.DataFrame) -> list[float]:
+    """Heads of the encoder from symmetric weights: the first layer, the least and the most of the others."""
+    rows = _select(table, objective="mlm", init="symmetric")
+    layers = rows.groupby("layer")["heads_symmetry_median"].mean()
+    return [layers[0], layers.iloc[1:].min(), layers.iloc[1:].max()]
