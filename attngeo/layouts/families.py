@@ -1,6 +1,6 @@
 """The table of model families: data only, read from modeling files.
 
-`Family` in layout.py says what an entry may state. `adding.md` in this folder says how to add one.
+`Family` in layout.py says what an entry may state. `ADDING.md` in this folder says how to add one.
 """
 
 from __future__ import annotations
