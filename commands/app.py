@@ -133,8 +133,8 @@ class Root(Group):
 app = typer.Typer(
     name="attngeo",
     help="Read the weights of pretrained transformers and report what their attention has learned.",
-    epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 not found or not reachable, 4 found but cannot be used, "
-    "or one of several failed, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 not found or not reachable, 4 found but "
+    "cannot be used, or one of several failed, 130 interrupted.",
     cls=Root,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
