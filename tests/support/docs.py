@@ -55,6 +55,7 @@ SETTINGS = {
     "add_module_names": False,
     "autodoc_member_order": "bysource",
     "maximum_signature_line_length": 80,
+    "napoleon_use_ivar": True,
     "python_use_unqualified_type_names": True,
     "toc_object_entries_show_parents": "hide",
 }
@@ -103,7 +104,7 @@ def lay_out(folder: Path) -> None:
             siblings.append(page)
     navigation["Start"] = [QUESTIONS_PAGE]
     navigation["Commands"].append(OPTIONS_PAGE)
-    navigation["Python"] = [f"python/{name}.md" for name in list_modules()]
+    navigation["Python"] = [f"{name} <python/{name}>" for name in list_modules()]
     for page, below in children.items():
         texts[page] += list_contents(os.path.relpath(child, Path(page).parent) for child in below)
     for part, below in navigation.items():
@@ -194,46 +195,94 @@ def list_modules() -> list[str]:
 
 
 def describe_module(name: str) -> str:
-    """The page of a module."""
-    return "\n".join(
-        [f"# {name}", "", "```{eval-rst}", f".. automodule:: {name}", "   :members:", "   :undoc-members:", "```", ""]
-    )
+    """The page of a module. What `attngeo` itself has is described there alone."""
+    package, module = import_module("attngeo"), import_module(name)
+    elsewhere: list[str] = []
+    if module is not package:
+        elsewhere = [shared for shared in dir(package) if getattr(module, shared, None) is getattr(package, shared)]
+    lines = [f"# Python: {name}", "", "```{eval-rst}", f".. automodule:: {name}", "   :members:", "   :undoc-members:"]
+    lines += [f"   :exclude-members: {', '.join(elsewhere)}"] if elsewhere else []
+    return "\n".join([*lines, "```", ""])
 
 
 def translate_docstring(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Make reStructuredText of the plain text of a docstring, in place.
+    """Make reStructuredText of the plain text of a docstring, in place."""
+    lines[:] = translate("\n".join(lines)).split("\n")
 
-    A block that is indented by itself is code; so are words in backquotes, which are links if they are names.
+
+def translate(text: str) -> str:
+    r"""Make reStructuredText of plain text: names and their meanings become a list, an indented paragraph code.
+
+    >>> print(translate("The options:\n\n    a_: one\n        line\n\nAs:\n\n    f(x)   a value"))
+    The options:
+    <BLANKLINE>
+    ::
+    <BLANKLINE>
+        a_: one
+            line
+    <BLANKLINE>
+    As:
+    <BLANKLINE>
+    ::
+    <BLANKLINE>
+        f(x)   a value
     """
-    translated: list[str] = []
-    is_code = False
-    for line in lines:
-        indentation = len(line) - len(line.lstrip())
-        begins = indentation and not (translated and translated[-1])
-        if begins and not is_code:
-            above = next((text for text in reversed(translated) if text), "")
-            is_code = not above.startswith(" ")
-            if is_code:
-                translated += ["::", ""]
-        elif line and not indentation:
-            is_code = False
-        if is_code or line.lstrip().startswith((">>>", "...")):
-            translated.append(line)
+    paragraphs: list[str] = []
+    above = ""
+    for paragraph in re.split(r"\n(?: *\n)+", text):
+        lines = paragraph.split("\n")
+        if lines[0].lstrip().startswith(">>>"):
+            paragraphs.append(paragraph)
+        elif above and (count_spaces(lines[0]) > count_spaces(above) or re.match(r".*\S {3,}\S", lines[0])):
+            margin = " " * count_spaces(above)
+            shift = "" if count_spaces(lines[0]) > count_spaces(above) else "    "
+            paragraphs += [f"{margin}::", "\n".join(shift + line for line in lines)]
         else:
-            translated.append(translate_line(line))
-    lines[:] = translated
+            paragraphs.append("\n".join(translate_lines(lines, above)))
+            above = lines[-1]
+    return "\n\n".join(paragraphs)
 
 
-def translate_line(line: str) -> str:
-    """Make reStructuredText of a line of plain text.
+def translate_lines(lines: list[str], above: str) -> list[str]:
+    """The lines of a paragraph below a line. Names and meanings after a line that ends with a colon become a list."""
+    translated: list[str] = []
+    margin = None
+    for line in lines:
+        spaces = count_spaces(line)
+        if margin is not None and spaces < margin:
+            translated.append("")
+            margin = None
+        announced = above.endswith(":") and re.match(r" *\w+: ", line) and (above.startswith(" ") or not translated)
+        if margin is None and announced and spaces >= count_spaces(above):
+            translated.append("")
+            margin = spaces
+        if margin is None:
+            translated.append(escape(line))
+        elif spaces > margin:
+            translated.append(" " * margin + "  " + escape(line.strip()))
+        else:
+            name, colon, meaning = line.strip().partition(":")
+            translated.append(f"{' ' * margin}- **{name}**{colon}{escape(meaning)}")
+        above = line
+    return translated
 
-    >>> translate_line("the form `wq` of *args, with `a b`")
-    'the form :py:obj:`wq` of \\\\*args, with ``a b``'
+
+def count_spaces(line: str) -> int:
+    """The number of spaces that a line begins with."""
+    return len(line) - len(line.lstrip())
+
+
+def escape(line: str) -> str:
+    r"""Make reStructuredText of a line of plain text. The name at the start of an item, such as `classes_:`, stays.
+
+    >>> escape("the form `wq` of *args, with `a b`")
+    'the form :py:obj:`wq` of \\*args, with ``a b``'
     """
-    parts = re.split(r"``?([^`]+)``?", line)
+    name, text = re.fullmatch(r"( +\**\w+:(?= )|)(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
+    parts = re.split(r"``?([^`]+)``?", text)
     parts[::2] = [re.sub(r"([\\*|]|\b_|_\b)", r"\\\1", part) for part in parts[::2]]
     parts[1::2] = [f":py:obj:`{code}`" if NAME.fullmatch(code) else f"``{code}``" for code in parts[1::2]]
-    return "".join(parts)
+    return name + "".join(parts)
 
 
 def main(folder: Path) -> None:

@@ -9,10 +9,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import attngeo
 import typer
 from attngeo.commands.app import COMMANDS, load_command
 from attngeo.commands.help import _group_records
+
+import attngeo
 from attngeo.questions.table import QUESTIONS
 
 QUESTIONS_PAGE = "questions.md"
@@ -97,21 +98,30 @@ def _write_questions() -> str:
     lines = [
         "# Which command answers my question?",
         "",
-        "Find your question below, and copy its example. `demo:…` are models that come with attngeo "
-        "(`demo:minilm` with `attngeo[demo]`); put your own in their place: `org/name` on the Hugging Face Hub, or a folder. "
+        "Find your question, and copy its example. `demo:encoder`, `demo:decoder` and `demo:minilm` are models that "
+        "come with `attngeo[demo]`; put your own in their place: `org/name` on the Hugging Face Hub, or a folder. "
         "Other files and folders in the examples are yours.",
     ]
-    panel = ""
-    for example in EXAMPLES:
-        name = name_command(example)
-        group = COMMANDS[name.split()[0]].rich_help_panel
-        if group != panel:
-            lines += ["", f"## {group}"]
-            panel = group
-        commands = dict(list_commands(name.split()[0]))
-        lines += ["", f"### {escape(example.question)}", "", "```console", f"attngeo {example.command}", "```", ""]
-        lines += [f"{link_command(name)}: {escape(summarize(commands[name]))} {_name_other_ways(name)}".rstrip()]
+    for panel, names in group_commands().items():
+        lines += ["", f"## {panel}", "", "| Your question | Command |", "| --- | --- |"]
+        for example in EXAMPLES:
+            if example.command.split()[0] in names:
+                command = f"attngeo {example.command}".replace("|", "\\|")
+                lines.append(f"| {escape(example.question)} | `{command}` |")
+        lines.append("")
+        for name in names:
+            for full_name, command in list_commands(name):
+                about = f"- {link_command(full_name)}: {escape(summarize(command))} {_name_other_ways(full_name)}"
+                lines.append(about.rstrip())
     return "\n".join(lines) + "\n"
+
+
+def group_commands() -> dict[str, list[str]]:
+    """Title → commands under it."""
+    groups: dict[str, list[str]] = {}
+    for name, about in COMMANDS.items():
+        groups.setdefault(about.rich_help_panel, []).append(name)
+    return groups
 
 
 def _name_other_ways(name: str) -> str:
@@ -126,11 +136,11 @@ def _name_other_ways(name: str) -> str:
 
 def _write_list() -> str:
     lines = ["# All commands and their options", ""]
-    for panel in dict.fromkeys(command.rich_help_panel for command in COMMANDS.values()):
+    for panel, names in group_commands().items():
         lines += [f"## {panel}", ""]
-        for first, about in COMMANDS.items():
-            if about.rich_help_panel == panel:
-                lines += [f"- {link_command(name)}: {escape(summarize(command))}" for name, command in list_commands(first)]
+        for name in names:
+            for full_name, command in list_commands(name):
+                lines.append(f"- {link_command(full_name)}: {escape(summarize(command))}")
         lines.append("")
     lines += ["```{toctree}", ":hidden:", "", *(f"attngeo {name} <{name}>" for name in COMMANDS), "```", ""]
     return "\n".join(lines)
@@ -179,9 +189,9 @@ def _translate_paragraph(paragraph: str) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Markdown that shows a text as it is.
+    r"""Markdown that shows a text as it is.
 
     >>> escape("org/name@step*")
-    'org/name@step\\\\*'
+    'org/name@step\\*'
     """
     return re.sub(r"([\\`*_\[\]<>{}|~#])", r"\\\1", text)
