@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pytest
 from attngeo.commands.app import COMMANDS
 from support import docs
+from support.browser import needs_browser, open_page, start_browser
 from support.command_line import parse_command
 from support.docs_commands import EXAMPLES, list_commands, name_command
 
@@ -89,29 +90,57 @@ def list_shown_commands() -> set[str]:
     return {name for name, command in found if not hasattr(command, "commands")}
 
 
-@pytest.mark.slow
-def test_the_site_is_whole_needs_no_network_and_its_search_finds_every_command_and_public_name(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    done = subprocess.run([sys.executable, GENERATOR, site], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, whose making had no warnings."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    done = subprocess.run([sys.executable, GENERATOR, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return folder.resolve()
+
+
+@pytest.mark.slow
+def test_the_site_is_whole_needs_no_network_and_its_search_finds_every_command_and_public_name(site: Path) -> None:
     pages = read_site(site)
     assert list(find_broken_links(pages)) == []
     assert list(find_network(site, pages)) == []
 
     shown = {page for part in docs.PARTS for page in docs.list_pages(part)} - {"README.md"}
     assert {"CONTRIBUTING.md", "commands/README.md", "attngeo/changes/README.md", "reports/README.md"} <= shown
+    navigation = {(site / link).resolve() for link in pages[site / "index.html"].links}
+    assert site / "questions.html" in navigation
     for page in shown:
-        assert (site / page).with_suffix(".html").resolve() in pages
-        outside = [link for links in pages.values() for link in links.links if link.endswith(f"/main/{page}")]
-        assert outside == [], page
-    # The navigation of the first page has all others but those below them.
-    assert "questions.html" in pages[(site / "index.html").resolve()].links
+        file = (site / page).with_suffix(".html")
+        assert file in navigation, f"{page} is not in the navigation"
+        outside = [path.name for path, links in pages.items() if f"{docs.REPOSITORY}/blob/main/{page}" in links.links]
+        assert outside == [], f"links to {page} leave the site"
 
     names, titles = list_found(site)
     assert {f"attngeo.{name}" for name in attngeo.__all__ if callable(getattr(attngeo, name))} - names == set()
-    for module in docs.list_modules():
-        assert f"Python: {module}" in titles
+    assert {f"Python: {module}" for module in docs.list_modules()} - titles == set()
     assert {f"attngeo {name}" for name in list_shown_commands()} - titles == set()
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_browser_without_network_searches_the_files_and_shows_them_on_a_phone(site: Path) -> None:
+    with start_browser() as browser:
+        for name in ("index", "questions", "options/score", "python/attngeo"):
+            with open_page(browser, site / f"{name}.html", width=400, scheme="dark") as (page, complaints):
+                assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
+                background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, background
+                assert [complaint for complaint in complaints if not complaint.startswith("requested file:")] == []
+        with open_page(browser, site / "questions.html") as (page, complaints):
+            for sought, title in (
+                ("lineage", "attngeo.lineage"),
+                ("quantisation", "Which command answers my question"),
+            ):
+                page.fill("input[name=q]", sought)
+                page.press("input[name=q]", "Enter")
+                page.wait_for_function("document.querySelector('p.search-summary')?.textContent.includes('finished')")
+                assert title in page.inner_text("ul.search")
+            assert [complaint for complaint in complaints if complaint.startswith("requested http")] == []
 
 
 def test_a_broken_link_and_a_load_from_the_network_are_found(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ PARTS = {
     "Results": ("reports/**/*.md",),
     "Project": ("[!R]*.md",),
 }
+# An option is not broken at its hyphens.
+STYLE = "td span.pre { white-space: nowrap }\n"
+# Methods that scikit-learn adds to estimators, with texts of its own.
+FOREIGN = re.compile(r"set_\w+_request")
 # Folders of results that are not part of the project.
 RUNS = "runs"
 SETTINGS = {
@@ -55,7 +59,10 @@ SETTINGS = {
     "add_module_names": False,
     "autodoc_member_order": "bysource",
     "maximum_signature_line_length": 80,
-    "napoleon_use_ivar": True,
+    # As a list: the names of attributes that end with _ would lose it.
+    "napoleon_custom_sections": [("Attributes", "params_style")],
+    "html_static_path": ["_own"],
+    "html_css_files": ["site.css"],
     "python_use_unqualified_type_names": True,
     "toc_object_entries_show_parents": "hide",
 }
@@ -83,6 +90,8 @@ def build(folder: Path) -> str:
         )  # fmt: skip
         # Before the sections of Google's style are read.
         site.connect("autodoc-process-docstring", translate_docstring, priority=400)
+        site.connect("autodoc-skip-member", is_left_out)
+        site.connect("doctree-read", replace_dashes)
         site.build()
     return warnings.getvalue().replace(f"{pages}{os.sep}", "")
 
@@ -116,6 +125,9 @@ def lay_out(folder: Path) -> None:
         path = folder / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
+    style = folder / "_own/site.css"
+    style.parent.mkdir()
+    style.write_text(STYLE, "utf-8")
 
 
 def list_pages(part: str) -> list[str]:
@@ -203,6 +215,20 @@ def describe_module(name: str) -> str:
     lines = [f"# Python: {name}", "", "```{eval-rst}", f".. automodule:: {name}", "   :members:", "   :undoc-members:"]
     lines += [f"   :exclude-members: {', '.join(elsewhere)}"] if elsewhere else []
     return "\n".join([*lines, "```", ""])
+
+
+def is_left_out(_app: Any, _what: str, name: str, _obj: Any, _skip: bool, _options: Any) -> bool | None:
+    """Whether a member is not shown; None if Sphinx decides."""
+    return True if FOREIGN.fullmatch(name.rpartition(".")[2]) else None
+
+
+def replace_dashes(_app: Any, doctree: Any) -> None:
+    """Write a colon between a name and its meaning, where Sphinx has two hyphens."""
+    from docutils.nodes import Text
+
+    for node in list(doctree.findall(Text)):
+        if node.startswith(" -- "):
+            node.parent.replace(node, Text(": " + node.removeprefix(" -- ")))
 
 
 def translate_docstring(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
