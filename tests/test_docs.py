@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 from attngeo.commands.app import COMMANDS
+from conftest import Command
 from support import docs
 from support.browser import needs_browser, open_page, start_browser
 from support.command_line import parse_command
@@ -200,3 +201,15 @@ def test_every_command_answers_a_question_by_an_example_that_is_accepted() -> No
     assert len({example.question for example in EXAMPLES}) == len(EXAMPLES)
     for example in EXAMPLES:
         parse_command(shlex.split(example.command))
+
+
+@pytest.mark.slow
+def test_examples_of_embedded_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Command) -> None:
+    """In their order: the recipe that one writes is read by the next. Thousands of analogies are left out."""
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(example.command) for example in EXAMPLES if "analogy" not in example.command]
+    runnable = [words for words in commands if words[0] == "report" or any(word.startswith("demo:") for word in words)]
+    assert len(runnable) > 10
+    for words in runnable:
+        done = inside(*words)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
