@@ -162,7 +162,7 @@ demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder again (half an
 figures: $(INSTALLED)  ## Draw the pictures in reports/figures again (needs Chromium).
 	PATH="$(abspath $(BIN)):$$PATH" reports/figures.sh
 
-docs: $(INSTALLED)  ## Render the docstrings as pages, build/docs/index.html.
+docs: $(INSTALLED)  ## Build the site of documentation, build/docs/index.html.
 	$(BIN)/python tests/support/docs.py build/docs
 
 readme: $(INSTALLED)  ## Write the generated parts of the READMEs.
