@@ -64,7 +64,13 @@ Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
 class Request(Table):
-    """Results of a question under a name. Each question has a class of its own, with further keys."""
+    """Results of a question under a name. Each question has a class of its own, with further keys.
+
+    Attributes:
+        command: name of the question.
+        name: name of the results.
+        options: options of the question.
+    """
 
     command: str
     name: Name
@@ -145,7 +151,16 @@ def make_request_class(question: Question) -> type[Request]:
 
 
 class FigureBlock(PlotOptions):
-    """A figure of `attngeo plot`."""
+    """A figure of `attngeo plot`.
+
+    Attributes:
+        kind: kind of figure, a key of `FIGURES`.
+        of: name of the results that are drawn.
+        model: model that is drawn.
+        models: models that are drawn.
+        caption: text below the figure.
+        where: column → the values that drawn rows have.
+    """
 
     kind: Annotated[str, AfterValidator(lambda kind: as_value_error(one_of, "kind", kind, FIGURES))]
     of: str | None = None
@@ -166,7 +181,15 @@ class FigureBlock(PlotOptions):
 
 
 class TableBlock(Table):
-    """A table of results. show: a key of `VIEWS`."""
+    """A table of results.
+
+    Attributes:
+        of: name of the results.
+        show: view of the results, a key of `VIEWS`.
+        columns: columns to show; None for those of the view.
+        where: column → the values that shown rows have.
+        caption: text of the caption; "" for that of the view.
+    """
 
     of: str
     show: Literal["rows", "summary", "published", "runs", "layers", "methods", "advantage"] = "rows"
@@ -176,7 +199,14 @@ class TableBlock(Table):
 
 
 class Section(Table):
-    """A heading, then a text (Markdown), figures and tables."""
+    """A heading, then a text, figures and tables.
+
+    Attributes:
+        title: heading, up to 200 characters.
+        text: text in Markdown.
+        figures: figures of the section.
+        tables: tables of the section.
+    """
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
@@ -185,7 +215,13 @@ class Section(Table):
 
 
 class Check(Table):
-    """A condition that must be false for every stack of the models. of: the name of results."""
+    """A condition that must be false for every stack of the models.
+
+    Attributes:
+        of: name of the results.
+        fail_if: condition on their numbers.
+        models: models that are checked; None for all.
+    """
 
     of: str
     fail_if: str
@@ -198,7 +234,16 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Recipe(Table):
-    """A report: title, text (Markdown), labels of models, results, sections and checks."""
+    """A report, as its file describes it.
+
+    Attributes:
+        title: title, up to 200 characters.
+        text: introduction in Markdown.
+        label: model → its name in figures and tables.
+        results: questions that are asked.
+        section: sections in their order.
+        check: conditions that fail the report.
+    """
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
@@ -239,7 +284,13 @@ def make_recipe_class(commands: Collection[str] | None = None) -> type[Recipe]:
 
 
 class RecipeFile(NamedTuple):
-    """A recipe, the path it was read from, and the SHA-256 of the file."""
+    """A recipe that was read from a file.
+
+    Attributes:
+        path: path of the file.
+        recipe: the recipe.
+        sha256: SHA-256 of the file.
+    """
 
     path: Path
     recipe: Recipe
