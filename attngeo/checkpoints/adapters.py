@@ -41,10 +41,13 @@ class Adapter:
         base: the model that it was trained on.
         tensors: its own tensors.
         settings: its adapter_config.json.
-        adapter_weight: what its updates are multiplied by.
+        adapter_weight: factor of its updates.
+
+    Attributes:
+        transposed: weights that are stored as [inputs, outputs]; see `require_fit`.
 
     Raises:
-        CorruptCheckpointError: Two of its tensors belong to one of the base.
+        CorruptCheckpointError: two of its tensors belong to one of the base.
     """
 
     def __init__(

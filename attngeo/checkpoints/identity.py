@@ -17,8 +17,12 @@ from attngeo.checkpoints.repositories import find_repository
 class Identity(NamedTuple):
     """What identifies the content of a model.
 
-    ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers. is_whole:
-    whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    Offline, the weights of a commit may be others than online.
+
+    Attributes:
+        ref: the model; on the Hub, at one commit.
+        content: names, texts and numbers that are equal for equal contents.
+        is_whole: whether all of its files can be reached.
     """
 
     ref: ModelRef
