@@ -36,7 +36,14 @@ NOT_BILINEAR = 0.02
 
 
 class Rotation(NamedTuple):
-    """The rotary embeddings of a site: cosine, sine of each position and pair, [N, pairs]; see `geometry.rotate`."""
+    """The rotary embeddings of a site; see `geometry.rotate`.
+
+    Attributes:
+        cosine: cosine for each position and pair, [N, pairs].
+        sine: sine for each position and pair, [N, pairs].
+        interleaved: whether neighbours make a pair; otherwise the halves of what rotates.
+        start: first dimension of a head that rotates.
+    """
 
     cosine: Tensor
     sine: Tensor
