@@ -93,8 +93,11 @@ class CosMul:
 class ProbeResult:
     """The results of n questions.
 
-    rank: [n], of the best right answer among the candidates other than a, b and c; 1 is best, ties count against it.
-    cosine: [n], of this answer with b + c − a. top: [n, k], the rows of the best candidates.
+    Attributes:
+        rank: rank of the best right answer among the candidates other than a, b and c, [n]; 1 is best, and ties count
+            against it.
+        cosine: cosine of this answer with b + c − a, [n].
+        top: rows of the best candidates, [n, k].
     """
 
     rank: Tensor
