@@ -31,7 +31,7 @@ class Question:
 
     Attributes:
         category: category in the file.
-        type: kind of the category, such as semantic or syntactic.
+        type: kind of the category, such as semantic; "" if the set has no kinds.
         a: first word of the first pair.
         b: second word of the first pair.
         c: first word of the second pair.
