@@ -51,10 +51,12 @@ def read_all(
 
 
 class Beside(NamedTuple):
-    """Probabilities of items beside an item: as the next position of a sequence that has one item alone, [D] each.
+    """Probabilities of items beside an item: as the next position of a sequence with this item alone, [D] each.
 
-    chances: p(other | item). usual: p(other), the mean of p(other | one item) over all items but the other. reverse:
-    p(item | other), NaN for others that the mean is not over.
+    Attributes:
+        chances: p(other | item).
+        usual: p(other), the mean of p(other | one item) over all items but the other.
+        reverse: p(item | other); NaN for others that the mean is not over.
     """
 
     chances: np.ndarray

@@ -46,7 +46,13 @@ PAIR_COUNTS = "counts.pairs"
 
 
 class SavedCounts(Table):
-    """The sizes of `ItemCounts`: its numbers are tensors. pairs: that are kept."""
+    """The sizes of `ItemCounts`, whose numbers are tensors.
+
+    Attributes:
+        sequences: number of sequences.
+        pairs: number of pairs that are kept.
+        least: pairs in fewer sequences are not kept.
+    """
 
     sequences: Count
     pairs: Count
@@ -54,10 +60,21 @@ class SavedCounts(Table):
 
 
 class SavedEfa(SavedModel):
-    """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none.
+    """The configuration of a model.
 
-    counts: None for a model of values, or of format 4. missing: texts that are missing cells, the empty one among them;
-    None for those of `read_own_table`, and in a model of an older version.
+    Attributes:
+        options: options of the estimator.
+        architecture: architecture of the networks.
+        shape: shape of the data.
+        items: items in the order of their numbers.
+        counts: None for a model of values, or of format 4.
+        missing: texts that are missing cells, the empty one among them; None for those of `read_own_table`, and in a
+            model of an older version.
+        num_hidden_layers: layers of a transformer; None for a factor model, like the four keys below.
+        num_attention_heads: heads of a layer.
+        hidden_size: width of the layers.
+        head_dim: width of a head.
+        is_decoder: whether a position sees only those before it.
     """
 
     TYPE = "attngeo_efa"

@@ -44,10 +44,13 @@ ReportFits = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method. make: seed → its classifier with default parameters. grid: the values to choose from.
+    """A method that attention is compared with.
 
-    stages: classifier, rows → its predictions if it had 1, 2, … of its `n_estimators`; None if it has none. sparse: the
-    classifier is faster with a sparse matrix.
+    Attributes:
+        make: seed → its classifier with default parameters.
+        grid: parameter → the values to choose from.
+        stages: classifier, rows → its predictions if it had 1, 2, … of its `n_estimators`; None if it has none.
+        sparse: whether the classifier is faster with a sparse matrix.
     """
 
     make: Callable[[int], Any]
@@ -58,7 +61,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A baseline fitted to a table. classifier: of one-hot columns. parameters: those that were chosen."""
+    """A baseline fitted to a table.
+
+    Attributes:
+        encoder: encoder of the categories.
+        classifier: classifier of one-hot columns.
+        parameters: chosen parameters.
+    """
 
     encoder: OneHotEncoder
     classifier: Any

@@ -30,7 +30,23 @@ EMBEDDING_RANGE = 0.05
 class TableAttention(nn.Module):
     """M models of one shape. Each parameter has M as its first dimension, and each model is independent of the others.
 
-    generators: of the start, one for each model.
+    Args:
+        layout: how categories are numbered: K columns, S slots.
+        heads: number of heads.
+        head_size: width of a head.
+        feed_forward: hidden units of the feed-forward layer.
+        generators: random numbers of the start, one generator for each model.
+
+    Attributes:
+        shape: the three sizes by name.
+        width: heads · head_size.
+        weights: parameters by name.
+        slots: vector of each slot, [S].
+        columns: column of each slot, [S].
+        masks: slot of [MASK] in each column, [K].
+        allowed: 0 for the words of each column, −∞ for the others, [K, words].
+        spread: 1 where a number belongs to a head, [heads, width].
+        all_allowed: whether each column has all words.
     """
 
     slots: Tensor
