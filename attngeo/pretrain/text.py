@@ -102,14 +102,18 @@ EncodeDocuments = Callable[[list[str]], list[np.ndarray]]
 
 @dataclass(eq=False)
 class ShuffledSequences(Dataset[Example]):
-    """`count` training sequences: all sequences of the text in a random order, then all in another order, and so on.
+    """Training sequences: all sequences of the text in a random order, then all in another order, and so on.
 
     The order depends on the seed, not on the number of processes, the batch size or the initialisation. Packed
     sequences are cut at other places in each epoch but the first; otherwise a model learns the same pieces of a small
     text by heart.
 
-    tokens: all documents end to end, int32. bounds: where each sequence begins, and where the last one ends. length:
-    tokens of a packed sequence, or 0 if the sequences are padded.
+    Attributes:
+        tokens: all documents end to end, int32.
+        bounds: start of each sequence, and the end of the last one.
+        count: number of sequences that are given, repeats included.
+        seed: seed of the order.
+        length: tokens of a packed sequence; 0 if the sequences are padded.
     """
 
     tokens: np.ndarray
@@ -157,8 +161,16 @@ class ShuffledSequences(Dataset[Example]):
 class StreamedSequences(IterableDataset[Example]):
     """Packed sequences of a text that is read while training runs. At the end of the text, it starts again.
 
-    Each sequence is shuffled with the next 10,000 that are read. Raises DataError if the text does not fill one
-    sequence.
+    Each sequence is shuffled with the next 10,000 that are read.
+
+    Attributes:
+        text: documents of the text.
+        encode: function that gives the tokens of documents.
+        length: tokens of a sequence.
+        seed: seed of the order.
+
+    Raises:
+        DataError: the text does not fill one sequence.
     """
 
     text: TextSource
