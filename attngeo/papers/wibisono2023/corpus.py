@@ -207,8 +207,12 @@ class WordAttention(nn.Module):
 
     The logit of word k is w_k · Σ_j γ_j c_j over the tokens of the masked sentence, the mask included, with
     γ_j = τ_j / Σ τ and τ_j = exp(c_j·W^KQ·c_mask / √d_w).
-    centre.weight: w_k, [|V|, p]. tokens.weight: c_j, [|V| + 1, p], the mask last. key_query: W^KQ, [p, p].
-    All start from a normal distribution of deviation 0.02, as BERT does; larger starts saturate the softmax.
+    All weights start from a normal distribution of deviation 0.02, as in BERT; larger starts saturate the softmax.
+
+    Attributes:
+        centre: its weight is w_k, [|V|, p].
+        tokens: its weight is c_j, [|V| + 1, p], the mask last.
+        key_query: its weight is W^KQ, [p, p].
     """
 
     def __init__(self, words: int, dimensions: int) -> None:

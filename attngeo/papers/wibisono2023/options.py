@@ -48,8 +48,10 @@ def require_cars(path: str | Path) -> None:
 class ShiftSetting(NamedTuple):
     """A row of Table 1.
 
-    n_c: features that the response depends on, the first ones. noise: scale of the noise of observed features. corr:
-    between features in training rows; in test rows it is 1 − corr.
+    Attributes:
+        n_c: number of features that the response depends on, which are the first ones.
+        noise: scale of the noise of observed features.
+        corr: correlation between features in training rows; in test rows it is 1 − corr.
     """
 
     n_c: int

@@ -33,8 +33,12 @@ KERNEL = np.array([1.0, -0.7, 0.5])
 class ParaphraseErrors(NamedTuple):
     """The error terms of two word sets for each context word, [|V|] each; NaN where a probability is 0.
 
-    rho: log p(c_j|W*)/p(c_j|W). sigma, sigma_star: log p(W|c_j)/Π p(w_i|c_j) of W and of W*. delta: log p(W*)/p(W).
-    xi: log p(W*|c_j)/p(W|c_j).
+    Attributes:
+        rho: log p(c_j|W*)/p(c_j|W).
+        sigma: log p(W|c_j)/Π p(w_i|c_j).
+        sigma_star: the same of W*.
+        delta: log p(W*)/p(W).
+        xi: log p(W*|c_j)/p(W|c_j).
     """
 
     rho: Array
