@@ -40,7 +40,13 @@ LARGE = 1e12
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, and the text of each row."""
+    """A column of a table.
+
+    Attributes:
+        title: title of the column.
+        cells: text of each row.
+        is_text: whether the cells are texts; otherwise they are numbers.
+    """
 
     title: str
     cells: list[str]
