@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -203,16 +203,19 @@ def list_fields(node: ast.ClassDef) -> list[str]:
     return [name for name in fields if not name.startswith("_")]
 
 
-def list_described(node: ast.ClassDef) -> set[str]:
-    """The names that a class describes in `Attributes:` or `Args:`, each at the start of a line."""
+def list_described(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """The names that a docstring describes in `Attributes:` or `Args:`, each at the start of a line.
+
+    One in braces, such as {options}, stands for the lines that `takes` puts in its place.
+    """
     names = set()
     section = ""
     for line in (ast.get_docstring(node) or "").splitlines():
         if line.strip() and not line.startswith(" "):
             section = line
-        entry = re.match(r" {4}(\w+): \S", line)
+        entry = re.match(r" {4}(?:\*{0,2}(\w+): \S|{(\w+)}$)", line)
         if entry and section in SECTIONS:
-            names.add(entry[1])
+            names.add(entry[1] or entry[2])
     return names
 
 
@@ -272,3 +275,62 @@ def test_fields_that_are_described_elsewhere_are_not_missing() -> None:
     small = "class Small:\n    x: int\n    y: int\n"
     assert not list_undescribed([base, heir, options, keywords, small])
     assert list_undescribed([heir]) == {"Heir.x", "Heir.y", "Heir.z"}
+
+
+def list_public(modules: dict[str, str]) -> set[tuple[str, str]]:
+    """Module and name of what packages import for their users, as `from module import name as name`."""
+    public = set()
+    for text in modules.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                public |= {(node.module, alias.name) for alias in node.names if alias.asname == alias.name}
+    return public
+
+
+def list_undescribed_parameters(text: str, public: Collection[str]) -> set[str]:
+    """Parameters that no `Args:` lists, of public functions and methods of public classes with three or more.
+
+    Left out are what `takes` hides, and methods that a Trainer calls, whose arguments transformers describes.
+    """
+    functions: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name) if name in public:
+                functions[name] = node
+            case ast.ClassDef(name=name) if name in public:
+                methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+                functions |= {f"{name}.{method.name}": method for method in methods if is_for_users(method.name)}
+    undescribed = set()
+    for name, function in functions.items():
+        arguments = function.args
+        parameters = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        parameters = [parameter for parameter in parameters if parameter not in ("self", "cls", "session")]
+        listed = list_described(function)
+        if len(parameters) >= LISTED_FROM:
+            undescribed |= {f"{name}({parameter})" for parameter in parameters if parameter not in listed}
+    return undescribed
+
+
+def is_for_users(method: str) -> bool:
+    """Whether users call a method of this name themselves."""
+    return not method.startswith(("_", "on_"))
+
+
+def test_public_functions_list_their_parameters() -> None:
+    modules = read_modules()
+    public = list_public(modules)
+    undescribed = set()
+    for module in {module for module, _ in public} & modules.keys():
+        undescribed |= list_undescribed_parameters(modules[module], [name for home, name in public if home == module])
+    assert not undescribed
+
+
+def test_a_parameter_in_running_text_is_found() -> None:
+    listed = '"""A.\n\n    Args:\n        x: 1.\n        {y}\n        z: 3.\n    """'
+    function = "def read(x, y, *, z):\n    " + listed + "\n"
+    running = 'def {}(x, y, *, z):\n    """A. x: 1. y: 2. z: 3."""\n'
+    method = 'class Table:\n    def read(self, x, y, z):\n        """A. x: 1."""\n    def on_end(self, x, y, z): pass\n'
+    assert not list_undescribed_parameters(function + running.format("own"), ["read"])
+    expected = {"read(x)", "read(y)", "read(z)"}
+    assert list_undescribed_parameters(running.format("read"), ["read"]) == expected
+    assert list_undescribed_parameters(method, ["Table"]) == {f"Table.{name}" for name in expected}

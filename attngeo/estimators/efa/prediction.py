@@ -153,7 +153,13 @@ def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
 
 @torch.no_grad()
 def tabulate_attention(model: PartModel, sequences: Sequences, *, causal: bool) -> pd.DataFrame:
-    """The weights of pairs of known positions, as rows; columns are those of `attention_weights`, without items."""
+    """The weights of pairs of known positions, as rows; columns are those of `attention_weights`, without items.
+
+    Args:
+        model: the model.
+        sequences: the rows.
+        causal: whether a position sees only those before it.
+    """
     shape = model.attention.shape
     costs = shape.layers * shape.heads * (1 + model.shape.lags) * sequences.lengths**2
     tables = []
