@@ -115,10 +115,19 @@ def ask(
     memory: int,
     progress: ProgressCallback,
 ) -> ProbeResult:
-    """Answer every question. Raises UsageError.
+    """Answer every question.
 
-    terms: rows [n, 3] of a, b and c. answers: rows [n, m], −1 for an answer that is missing. memory: bytes for the
-    blocks, in addition to the table itself.
+    Args:
+        space: the vectors of the candidates.
+        terms: rows of a, b and c, [n, 3].
+        answers: rows of the right answers, [n, m]; −1 for a missing one.
+        method: score of a candidate.
+        top_k: number of best candidates to keep.
+        memory: bytes for the blocks, in addition to the table itself.
+        progress: called after each block.
+
+    Raises:
+        UsageError: the memory is too small.
     """
     probe = _Probe(space, terms, torch.cat([terms, answers], 1), top_k, memory)
     answer_words = probe.find_words(answers)

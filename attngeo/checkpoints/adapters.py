@@ -272,7 +272,11 @@ class Adapter:
     def apply(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
-        weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
+        Args:
+            name: name of the tensor.
+            weight: these rows of the base; None if the adapter replaces them.
+            rows: the rows.
+            tensors: see `list_stored`.
         """
         replacement = self.find_replacement(name)
         if replacement is not None:

@@ -15,9 +15,9 @@ from attngeo.checkpoints.repositories import find_repository
 
 
 class Identity(NamedTuple):
-    """What identifies the content of a model.
+    """The identity of a model's content.
 
-    Offline, the weights of a commit may be others than online.
+    Offline, weights of a commit may be read that differ from those read online.
 
     Attributes:
         ref: the model; on the Hub, at one commit.

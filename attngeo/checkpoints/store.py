@@ -72,7 +72,7 @@ class TensorInfo:
 class TensorStore(Protocol):
     """A model's tensors. Names and sizes are those after decoding, if a store decodes.
 
-    What a class leaves out is as for a model in memory.
+    Members that a class leaves out are those of a model in memory.
 
     Attributes:
         ref: the model's name, as the user wrote it.
