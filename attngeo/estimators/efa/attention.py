@@ -186,10 +186,13 @@ class MaskedAttention(nn.Module):
     ) -> Tensor:
         """The last layer's token at each position when that position is masked, [B, I, d].
 
-        tokens: [B, J, d]. masked: what replaces each of the first I tokens, [B, I, d]. known: whether the token is
-        seen from other positions, [B, J]. present: which of the first I positions are read, [B, I]; without it, the
-        known ones. Numbers at other positions are meaningless. causal: each position sees those before it only; see
-        `find_seen`.
+        Args:
+            tokens: [B, J, d].
+            masked: replacement of each of the first I tokens, [B, I, d].
+            known: whether other positions see the token, [B, J].
+            present: which of the first I positions are read, [B, I]; the known ones by default. Numbers at other
+                positions are meaningless.
+            causal: whether each position sees those before it only; see `find_seen`.
         """
         if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
             return self._read_all(tokens, masked, known, causal=causal)

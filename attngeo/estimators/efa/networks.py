@@ -103,7 +103,7 @@ class Covariates(nn.Module):
 
 
 class AttentionNetwork(nn.Module):
-    """Layers of attention that are read at masked positions, and what makes numbers of their vectors.
+    """Attention layers that are read at masked positions, and the map from their vectors to numbers.
 
     Attributes:
         attention: the layers.

@@ -158,9 +158,21 @@ def write_efa(
     epochs: int,
     missing: Sequence[str] | None = None,
 ) -> None:
-    """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks.
+    """Write a fitted model to a folder, which is created.
 
-    counts: of the items of training sequences, which are saved with the part of items. missing: as of `SavedEfa`.
+    Args:
+        folder: folder of the model.
+        options: options of the estimator.
+        architecture: architecture of the networks.
+        parts: the trained models.
+        items: items in the order of their numbers.
+        counts: counts of the items of training sequences, which are saved with the part of items.
+        epochs: number of epochs of the training.
+        missing: see `SavedEfa`.
+
+    Raises:
+        OutputError: the folder cannot be written.
+        TableError: JSON has no form for an item.
     """
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")

@@ -89,7 +89,7 @@ class DataShape(Table):
 class Sequences:
     """The rows of a table, by sequence, without padding: one long sequence does not make the others larger.
 
-    What the table lacks is None.
+    A tensor is None if the table lacks its columns.
 
     Attributes:
         names: names of the sequences, [N].

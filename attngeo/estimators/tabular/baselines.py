@@ -129,9 +129,16 @@ def fit_baseline(
 ) -> FittedBaseline:
     """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
 
-    x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. Raises DataError if there is
-    one class only, or if each has fewer rows than folds; and KeyboardInterrupt at Ctrl-C, as scikit-learn does not
-    always.
+    Args:
+        name: a key of `BASELINES`.
+        x: categories, [rows, columns].
+        y: classes, [rows].
+        seed: seed of folds and of classifiers.
+        report: called with the number of finished fits and of all fits.
+
+    Raises:
+        DataError: there is one class only, or each has fewer rows than folds.
+        KeyboardInterrupt: at Ctrl-C, which scikit-learn does not always raise.
     """
     baseline = BASELINES[name]
     rows = np.unique(y, return_counts=True)[1]

@@ -85,8 +85,13 @@ class TableAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The sum of weight × cross-entropy of each model, and the sum of its weights: [M] each.
 
-        rows: slots with [MASK] at `column`, [M, B, K]. column: [M, B]. target: the word of the masked cell. noise: 0 or
-        1/(1−p) for each number that dropout may drop, [M, B, 2d]; the last dimension is 0 without dropout.
+        Args:
+            rows: slots with [MASK] at `column`, [M, B, K].
+            column: column of the masked cell, [M, B].
+            target: word of the masked cell, [M, B].
+            weight: weight of the row, [M, B].
+            noise: 0 or 1/(1−p) for each number that dropout may drop, [M, B, 2d]; the last dimension is 0 without
+                dropout.
         """
         logits = self._read_words(self._read_cell(rows, column, noise), column)
         loss = functional.cross_entropy(logits, target, reduction="none")
