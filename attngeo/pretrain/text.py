@@ -221,10 +221,19 @@ def build_sequences(
 ) -> ShuffledSequences | StreamedSequences:
     """Tokenise a text and cut it into training sequences.
 
-    length: tokens of a sequence, for padded ones at most. count: sequences to train on in all, drawn in an order that
-    `seed` gives. least: sequences that the text must have; `option` sets their number. pack: cut the text into full
-    sequences; otherwise each document is one sequence. Raises DataError if the text has fewer sequences, UsageError if
-    a streamed text is not to be packed.
+    Args:
+        text: documents of the text.
+        tokeniser: the tokeniser.
+        length: tokens of a sequence; of padded ones, the most.
+        count: number of all sequences to train on, in an order that `seed` gives.
+        least: least number of sequences that the text must have.
+        seed: seed of the order.
+        pack: whether the text is cut into full sequences; otherwise each document is one sequence.
+        option: option that sets `least`, for messages.
+
+    Raises:
+        DataError: the text has fewer sequences.
+        UsageError: a streamed text is not to be packed.
     """
     encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:

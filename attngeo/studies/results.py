@@ -115,8 +115,15 @@ def locate_record(
 ) -> ResultRecord | None:
     """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
-    is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each part
-    and with the result, beside what is said about them. form: of the rows. Returns None if nothing is to be kept.
+    Args:
+        kind: kind of the result, a folder of the store.
+        depends_on: names, texts and numbers that the result depends on.
+        is_current: whether they still hold when a part is finished; if not, nothing is kept.
+        about: kept with each part and with the result, beside what is said about them.
+        form: form of the rows.
+
+    Returns:
+        The record; None if nothing is to be kept.
     """
     folder = cache_folder()
     if folder is None:

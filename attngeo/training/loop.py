@@ -74,7 +74,7 @@ class Batches(Protocol):
 class BestWeights:
     """The best weights so far. A batch of models has a loss each, and parameters whose first dimension is the models.
 
-    What a model learns after it has stopped is not kept, so that each model of a batch ends as it does alone.
+    Updates of a model after it has stopped are not kept, so that each model of a batch ends as it does alone.
 
     Args:
         model: the model, or a batch of models.
