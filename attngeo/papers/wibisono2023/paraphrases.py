@@ -36,7 +36,7 @@ class ParaphraseErrors(NamedTuple):
     Attributes:
         rho: log p(c_j|W*)/p(c_j|W).
         sigma: log p(W|c_j)/Π p(w_i|c_j).
-        sigma_star: the same of W*.
+        sigma_star: the same for W*.
         delta: log p(W*)/p(W).
         xi: log p(W*|c_j)/p(W|c_j).
     """
