@@ -52,7 +52,7 @@ DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field says about itself besides its type and its default.
+    """The declaration of an option, besides its type and its default.
 
     Attributes:
         help: one phrase, without a full stop.

@@ -37,7 +37,7 @@ class Panel(NamedTuple):
     Attributes:
         model: name of the model.
         stack: name of the stack.
-        name: label that tells it from the others; "" for a single one.
+        name: label that distinguishes it from the others; "" for a single one.
         number: position among the panels of its role, from 0.
         rows: rows of the stack.
     """
@@ -225,7 +225,7 @@ def role_of(stack: str) -> str:
 
 
 class Look(NamedTuple):
-    """What tells a stack of attention from the others in its panel.
+    """The look that distinguishes a stack of attention from the others in its panel.
 
     Attributes:
         colour: colour of lines and points.
