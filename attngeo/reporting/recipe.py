@@ -68,7 +68,7 @@ class Request(Table):
 
     Attributes:
         command: name of the question.
-        name: name of the results.
+        name: name that figures, tables and checks refer to.
         options: options of the question.
     """
 
@@ -154,12 +154,12 @@ class FigureBlock(PlotOptions):
     """A figure of `attngeo plot`.
 
     Attributes:
-        kind: kind of figure, a key of `FIGURES`.
-        of: name of the results that are drawn.
-        model: model that is drawn.
-        models: models that are drawn.
-        caption: text below the figure.
-        where: column → the values that drawn rows have.
+        kind: kind of figure.
+        of: name of the results.
+        model: model of a figure that is drawn without results.
+        models: only these models of the results, or those that match these patterns.
+        caption: text below the figure; by default what it shows, and the name of the results if there are several.
+        where: only the rows with these values, { column = value }.
     """
 
     kind: Annotated[str, AfterValidator(lambda kind: as_value_error(one_of, "kind", kind, FIGURES))]
@@ -185,10 +185,11 @@ class TableBlock(Table):
 
     Attributes:
         of: name of the results.
-        show: view of the results, a key of `VIEWS`.
-        columns: columns to show; None for those of the view.
-        where: column → the values that shown rows have.
-        caption: text of the caption; "" for that of the view.
+        show: rows of the results, or a view of them.
+        columns: only these columns, in this order.
+        where: only the rows with these values, { column = value }.
+        caption: text above the table; by default the name of the results, what is shown, and the rows that `where`
+            selects.
     """
 
     of: str
@@ -204,8 +205,8 @@ class Section(Table):
     Attributes:
         title: heading, up to 200 characters.
         text: text in Markdown.
-        figures: figures of the section.
-        tables: tables of the section.
+        figures: figures in their order.
+        tables: tables in their order.
     """
 
     title: str = Field(min_length=1, max_length=200)
@@ -219,8 +220,8 @@ class Check(Table):
 
     Attributes:
         of: name of the results.
-        fail_if: condition on their numbers.
-        models: models that are checked; None for all.
+        fail_if: condition that fails the check if it is true.
+        models: only these models, or those that match these patterns; by default all.
     """
 
     of: str
@@ -234,15 +235,15 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Recipe(Table):
-    """A report, as its file describes it.
+    """A report: texts, results, and what is made of them.
 
     Attributes:
-        title: title, up to 200 characters.
-        text: introduction in Markdown.
-        label: model → its name in figures and tables.
+        title: title of the page, up to 200 characters.
+        text: Markdown below the title.
+        label: model → its name in figures, tables and checks.
         results: questions that are asked.
         section: sections in their order.
-        check: conditions that fail the report.
+        check: checks of the results.
     """
 
     title: str = Field(min_length=1, max_length=200)
