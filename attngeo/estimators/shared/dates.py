@@ -145,9 +145,12 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
 
 
 def find_readable(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> dict[str, np.ndarray]:
-    """The cells that each format of days reads, [rows]; none at all for a column most of whose cells are no dates.
+    """The cells that each format of days reads, [rows]; none at all for a column in which most cells are no dates.
 
-    days, is_date: as of `find_dates`.
+    Args:
+        column: the cells.
+        days: as for `find_dates`.
+        is_date: as for `find_dates`.
     """
     values = _unfold(column).astype(object)
     some = values.dropna()

@@ -501,8 +501,12 @@ def impute_rows(
     name has "predicted_" before it if the rows have a column of the name; `find_probabilities` finds it. A column of
     features that the frame lacks is filled, too; one of labels only if the frame has it. Dates are not filled.
 
-    written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they are
-    in the frame. report: as of `split_dates`.
+    Args:
+        model: the fitted model.
+        frame: the rows.
+        written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they
+            are in the frame.
+        report: as for `split_dates`.
     """
     names = [str(name) for name in model.columns_]
     features = names[: len(model.coding_.names)]

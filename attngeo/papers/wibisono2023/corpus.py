@@ -240,10 +240,19 @@ class WordAttention(nn.Module):
 def fit(model: Model, examples: Examples, seed: int = 0, *, progress: ProgressCallback = ignore_progress) -> Model:
     """Train a model of contexts, in place, by Adam on shuffled batches of all tasks, until the loss stops improving.
 
-    model: called as model(contexts [n, |V|]) → logits [n, |V|]. progress: called after each epoch. Returns the model.
-    Raises TrainingError if the loss is not a number.
-
     The loop is not `attngeo.training.loop.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
+
+    Args:
+        model: called as model(contexts [n, |V|]) → logits [n, |V|].
+        examples: contexts and words of all tasks.
+        seed: seed of the batches.
+        progress: called after each epoch.
+
+    Returns:
+        The model.
+
+    Raises:
+        TrainingError: the loss is not a number.
     """
     contexts = torch.from_numpy(examples.contexts)
     centres = torch.from_numpy(examples.centres)

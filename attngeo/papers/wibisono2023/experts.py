@@ -199,7 +199,15 @@ def logits_from_parts(parts: Parts, sentence: Tensor, masked: int) -> Tensor:
 
 
 def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, position: int, window: int) -> Tensor:
-    """L_CBOW(m, b) of section 2.2 for every word b, [|V|]. centre: W^LOV, [|V|, p]. context: C, [|V|, p]."""
+    """L_CBOW(m, b) of section 2.2 for every word b, [|V|].
+
+    Args:
+        centre: W^LOV, [|V|, p].
+        context: C, [|V|, p].
+        sentence: tokens, [S].
+        position: m.
+        window: positions on each side that are read.
+    """
     distance = (torch.arange(len(sentence)) - position).abs()
     omega = ((distance >= 1) & (distance <= window)).to(context.dtype)
     xi = context[sentence] @ centre.T  # [S, |V|]

@@ -264,10 +264,17 @@ def _complete(free: Array) -> Array:
 def assumption_errors(
     pairs: Array, first: Sequence[int], second: Sequence[int], together: float, together_star: float
 ) -> float:
-    """By how much the assumptions of Propositions 13 and 17 fail, as a sum of absolute logarithms.
+    """The error of the assumptions of Propositions 13 and 17, as a sum of absolute logarithms.
 
     p(W) ≈ p(W*); independence in each set, p(W) ≈ p(c_r)·p(c_s); and symmetry, p(w_i, c_j) ≈ p(w_j, c_i), of which the
-    largest over the context words enters the conclusion. together, together_star: p(W) and p(W*).
+    largest over the context words enters the conclusion.
+
+    Args:
+        pairs: p(w_i, c_j) up to a factor, [|V|, |V|].
+        first: words of W.
+        second: words of W*.
+        together: p(W).
+        together_star: p(W*).
     """
     marginal = pairs.sum(0) / pairs.sum()
     dependence = abs(np.log(together / marginal[list(first)].prod()))

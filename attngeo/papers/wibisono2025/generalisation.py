@@ -94,7 +94,12 @@ class TransformerClass:
 def bound_excess(shape: TransformerClass, sequences: int, failure: float) -> float:
     """The last term of theorem 2 without its unknown constant: how the bound changes, not where it is.
 
-    B_y²·√((43·L·parameters·ι + log(1/ξ))/F). sequences: F. failure: ξ, the probability that it does not hold.
+    B_y²·√((43·L·parameters·ι + log(1/ξ))/F).
+
+    Args:
+        shape: the class of transformers.
+        sequences: F.
+        failure: ξ, the probability that the bound does not hold.
     """
     terms = 43 * shape.layers * shape.parameters * shape.iota - math.log(failure)
     return shape.largest**2 * math.sqrt(terms / sequences)
