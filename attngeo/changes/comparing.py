@@ -61,8 +61,8 @@ class ScoredSite(NamedTuple):
     Attributes:
         site: the attention site.
         rows: row of the layer, then those of its heads, if these were requested.
-        form: factors of its heads, of which the query heads of a group share the right one; None if values and outputs
-            are unknown.
+        form: factors of its heads; the query heads of a group share the right one. None if values and outputs are
+            unknown.
     """
 
     site: AttentionSite

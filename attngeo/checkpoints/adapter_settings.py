@@ -104,13 +104,13 @@ class AppliedSettings(BaseModel):
         alpha_pattern: pattern of module names → their value in place of `lora_alpha`.
         use_dora: whether the magnitude of weights is trained, too.
         use_rslora: whether the factor is lora_alpha / √r.
-        init_lora_weights: initialisation, some of which change the base.
+        init_lora_weights: initialisation; some initialisations change the base.
         target_modules: modules that are updated: a pattern, or ends of names.
         exclude_modules: modules that are not updated: a pattern, or ends of names.
         target_parameters: parameters that are updated.
         modules_to_save: modules that are trained as a whole and saved.
         layers_to_transform: numbers of the layers that are updated; None for all.
-        layers_pattern: names of the module lists whose indices these numbers are.
+        layers_pattern: names of the module lists that these numbers index.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

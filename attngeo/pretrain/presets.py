@@ -17,7 +17,7 @@ class Preset:
     """A model's configuration, and the options it is trained with.
 
     Attributes:
-        task: what it is trained on, text or images.
+        task: kind of its data, text or images.
         model_type: model type of transformers.
         config: arguments of transformers' configuration class of `model_type`.
         options: options of the training.

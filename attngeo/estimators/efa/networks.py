@@ -195,14 +195,14 @@ class ValueShape:
         items: number of items, D, with an embedding each; 0 for none.
         two_item_vectors: whether the token has both center and context embedding of the item, as in the paper, or the
             context embedding only.
-        coordinates: dimensions of τ, of which a network g makes a vector; 0 for none.
+        coordinates: dimensions of τ, from which a network g makes a vector; 0 for none.
         hidden: hidden units of g.
         covariates: number of categories and of numbers, as for `Covariates`.
         columns: number of columns of values, d_y.
         lags: previous copies of the observations, with an embedding of time.
         value: λ1: "identity" (the values; [MASK] is 0), "lookup" (a vector for each of `levels` whole numbers from 0,
             the sum over columns; values lose their fractions, and others have the nearest vector) or "network" (of all
-            columns, and of which a position has).
+            columns, and which of them a position has).
         levels: number of vectors of "lookup".
         positions: length of the longest sequence; 0 without positions.
         join: units of a hidden layer through which each token goes first, to `size`; 0 for none.
