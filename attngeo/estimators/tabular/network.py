@@ -41,8 +41,8 @@ class TableAttention(nn.Module):
         shape: the three sizes by name.
         width: heads · head_size.
         weights: parameters by name.
-        slots: vector of each slot, [S].
-        columns: column of each slot, [S].
+        slots: number of the vector of each slot, [S].
+        columns: number of the column of each slot, [S].
         masks: slot of [MASK] in each column, [K].
         allowed: 0 for the words of each column, −∞ for the others, [K, words].
         spread: 1 where a number belongs to a head, [heads, width].

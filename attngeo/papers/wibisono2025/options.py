@@ -114,7 +114,7 @@ class ExperimentSettings:
     Attributes:
         options: options of `EfaOptions`, for all of its models.
         architecture: architecture of its models, as the text says.
-        published: options of the published code in place of those of the text.
+        published: fields of the architecture that the published code has in place of the text's.
         settings: setting → its further options, if there are several.
         directions: its directions.
         trivial: names of `baselines.TRIVIAL`.
