@@ -56,7 +56,7 @@ class ResultOptions(Options):
 
 @dataclass(frozen=True)
 class Session:
-    """How a question is answered.
+    """The circumstances in which a question is answered.
 
     In another process, a session has no callback.
 

@@ -162,7 +162,7 @@ Summary = Annotated[
 
 
 class Outputs(Options):
-    """Where the rows of a command go: to files, and to stdout in a format."""
+    """The outputs of a command: files, and stdout in a format."""
 
     output: tuple[Path, ...] = option(
         (),

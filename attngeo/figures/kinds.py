@@ -58,7 +58,7 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
 
 
 class PlotOptions(Options):
-    """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of a figure. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
         "symmetry",

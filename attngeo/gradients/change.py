@@ -52,7 +52,7 @@ class Rotation(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """What makes the queries and keys of a site.
+    """The projections to the queries and keys of a site.
 
     Attributes:
         q: [heads, head_dim, d_model], as `attngeo.score` reads them; with biases, d_model + 1.

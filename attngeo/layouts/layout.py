@@ -58,7 +58,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one attention module keeps its projections.
+    """The projections of one attention module, and the tensors that hold them.
 
     Attributes:
         projections: its stored layers.

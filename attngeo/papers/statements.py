@@ -333,7 +333,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
 
 
 class TheoryOptions(Options):
-    """How statements are evaluated. Raises UsageError for a value outside its limits."""
+    """Options of the evaluation of statements. Raises UsageError for a value outside its limits."""
 
     seed: int = option(
         0, "Seed of what is drawn: weights, corpora, matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED

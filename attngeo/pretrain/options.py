@@ -45,7 +45,7 @@ def preset_option(name: str, help: str, *, panel: str, least: float, default: An
 
 
 class PretrainOptions(Options):
-    """What a training run depends on, for text and for images alike. Raises UsageError for a value that has no meaning.
+    """Options of a training run, on text or on images. Raises UsageError for a value that has no meaning.
 
     Make them by `of`, which fills in the options that a model is trained with by default.
     """
@@ -271,7 +271,7 @@ def parse_names(text: Any) -> Any:
 
 
 class ComparisonOptions(Options):
-    """Which runs are compared. Raises UsageError for a value that has no meaning."""
+    """Options of a comparison of runs. Raises UsageError for a value that has no meaning."""
 
     compare: Sequence[str] | None = option(
         None,

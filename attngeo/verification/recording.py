@@ -69,7 +69,7 @@ def without_fast_path() -> Iterator[None]:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What a model did.
+    """A record of the run of a model.
 
     Attributes:
         products: its products of queries and keys, in their order.

@@ -32,7 +32,7 @@ def parse_separator(text: Any) -> Any:
 
 
 class FormOptions(Options):
-    """How a user's .csv and .tsv files are written, all files of a command alike. Raises UsageError."""
+    """The form of a user's .csv and .tsv files, one for all files of a command. Raises UsageError."""
 
     separator: str | None = option(
         None,

@@ -100,7 +100,7 @@ def _parse_setting(setting: Any) -> ShiftSetting:
 
 
 class SimulateOptions(Options):
-    """Which data sets are simulated, and which methods answer them. Raises UsageError.
+    """Options of simulated data sets, and the methods that predict them. Raises UsageError.
 
     settings: texts such as "5,0,0.9", or the three numbers.
     """
@@ -168,7 +168,7 @@ class SimulateOptions(Options):
 
 
 class AutoMpgOptions(Options):
-    """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
+    """Options of the auto-mpg data: the methods, and how often they run. Raises UsageError."""
 
     data: str | None = option(
         None,

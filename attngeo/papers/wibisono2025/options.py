@@ -53,7 +53,7 @@ def _parse_numbers(numbers: Any) -> tuple[int, ...]:
 
 
 class RunOptions(Options):
-    """What of an experiment is run. Raises UsageError."""
+    """Options of the runs of an experiment. Raises UsageError."""
 
     data: str | None = option(
         None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="a download, once"
