@@ -52,14 +52,20 @@ DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field says about itself besides its type and its default.
+    """The declaration of an option, besides its type and its default.
 
-    help: one phrase, without a full stop. panel: its group in `--help`. flags: how the command line spells it, by
-    default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
-    that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
-    if the type does not list them. parse: makes the value from any other than None, such as the text "1GB". repeated:
-    whether the command line takes the option several times; parse then gets a list of texts. advanced: whether only
-    `--help-all` shows it.
+    Attributes:
+        help: one phrase, without a full stop.
+        panel: its group in `--help`.
+        flags: spellings on the command line; `--the-name` by default.
+        metavar: text that `--help` shows for the value.
+        shown_default: text that `--help` shows for a default that depends on something else.
+        least: lower limit of a number, which is allowed.
+        most: upper limit of a number, which is allowed.
+        choices: function that lists the allowed texts, if the type does not.
+        parse: function that makes the value from any other than None, such as the text "1GB".
+        repeated: whether the command line takes the option several times; `parse` then gets a list of texts.
+        advanced: whether only `--help-all` shows it.
     """
 
     help: str

@@ -10,9 +10,16 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Progress:
-    """One report: the current step `what`, and how much of `total` is `done`, in bytes or in training steps.
+    """One report of the work.
 
     The phases "kept" and "note" are no steps, but what the user should know.
+
+    Attributes:
+        phase: kind of the work, or of the message.
+        what: the current step, or the message.
+        done: how much of `total` is done.
+        total: size of the whole; 0 if it is unknown.
+        unit: unit of both: bytes, or training steps.
     """
 
     phase: Literal[

@@ -56,10 +56,15 @@ class ResultOptions(Options):
 
 @dataclass(frozen=True)
 class Session:
-    """How a question is answered.
+    """The circumstances in which a question is answered.
 
-    hub: how models on the Hub are read. study: in how many processes, or on which cluster, many runs are done. results:
-    whether kept ones are used. progress: called as the work proceeds. In another process, a session has no callback.
+    In another process, a session has no callback.
+
+    Attributes:
+        hub: how models on the Hub are read.
+        study: number of processes, or the cluster, for many runs.
+        results: whether kept results are used.
+        progress: called as the work proceeds.
     """
 
     hub: HubAccess = field(default_factory=HubAccess)

@@ -44,7 +44,10 @@ Checks = Annotated[
 def condition_option(example: str, checks: Checkable, *, has_per_head: bool = False) -> Any:
     """The option --fail-if.
 
-    checks: what conditions may say of the table of the command. has_per_head: whether it has the option --per-head.
+    Args:
+        example: example of a condition, for the help.
+        checks: what conditions may say of the command's table.
+        has_per_head: whether the command has the option --per-head.
     """
     text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {checks.describe()}"
     if has_per_head:
@@ -80,8 +83,15 @@ def check_conditions(
 ) -> list[str]:
     """The checks that fail, one line each. Notes those that pass on stderr.
 
-    rows: of all models. path: of a table of all checks; None for no table. Raises UsageError for a stack that the
-    baseline lacks.
+    Args:
+        conditions: the conditions.
+        rows: rows of all models.
+        baseline: earlier table; None if there is none.
+        verbosity: whether notes are shown.
+        path: file for a table of all checks; None for no table.
+
+    Raises:
+        UsageError: the baseline lacks a stack.
     """
     complaints = []
     lines = []
@@ -108,7 +118,12 @@ def conclude(
 ) -> None:
     """Check the conditions, then say what failed, and exit with its code, if something did.
 
-    rows: of all models. outcomes: of each. checks: file of a table of all checks; None for no table.
+    Args:
+        rows: rows of all models.
+        outcomes: outcome of each model.
+        conditions: the conditions.
+        verbosity: whether notes are shown.
+        checks: file for a table of all checks; None for no table.
     """
     failures = describe_failures(outcomes)
     complaints: list[str] = []
@@ -127,7 +142,10 @@ def conclude(
 def end_with_failures(complaints: Sequence[str], failures: Sequence[AttnGeoError], *, alone: bool) -> None:
     """Say what failed, and exit with its code, if something did.
 
-    complaints: of checks. failures: of models. alone: whether there is one model.
+    Args:
+        complaints: failed checks, one line each.
+        failures: errors of models.
+        alone: whether there is one model.
     """
     for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # the first of compare fails for each
         say(text)

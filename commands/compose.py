@@ -51,7 +51,7 @@ MEANING = (
 
 
 class Printed(Options):
-    """Which pairs are written and printed."""
+    """Options of the pairs that are written and printed."""
 
     top: int = option(
         20,

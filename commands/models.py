@@ -68,10 +68,18 @@ def list_all(
     verbosity: Verbosity | None = None,
     parse: Callable[[str], str] = ModelRef.parse,
 ) -> list[str]:
-    """The models of the command line and of the file. Raises UsageError if there are none.
+    """The models of the command line and of the file.
 
-    verbosity: if it is given, a model that is given twice is listed once, and a note says so. parse: as of
-    `list_models`.
+    Args:
+        models: models of the command line.
+        file: the file, see `list_models`.
+        hub: access to the Hub.
+        command: name of the command, for messages.
+        verbosity: if it is given, a model that is given twice is listed once, and a note says so.
+        parse: as for `list_models`.
+
+    Raises:
+        UsageError: there are no models.
     """
     if not models and file is None:
         raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")

@@ -44,7 +44,11 @@ def check_outputs(
 ) -> None:
     """Refuse output files that cannot be written, are named twice, or are inputs, before any work is done.
 
-    paths: of tables. figures: of pictures. inputs, data: see `refuse_inputs`.
+    Args:
+        paths: files of tables.
+        figures: files of pictures.
+        inputs: see `refuse_inputs`.
+        data: see `refuse_inputs`.
     """
     for path in paths:
         check_output(path)
@@ -59,8 +63,11 @@ def check_outputs(
 def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], data: str | None = None) -> None:
     """Raise UsageError if an output file is an input.
 
-    inputs: everything that is read, files or not; None is nothing. Of a folder, the files that describe a model are
-    inputs, too. data: a file, or a folder of which every file is an input.
+    Args:
+        paths: output files.
+        inputs: everything that is read, files or not; None is nothing. For a folder, the files that describe a model
+            are inputs, too.
+        data: a file, or a folder in which every file is an input.
     """
     outputs = [path.resolve() for path in paths]
     for name in (*inputs, data):
@@ -155,7 +162,7 @@ Summary = Annotated[
 
 
 class Outputs(Options):
-    """Where the rows of a command go: to files, and to stdout in a format."""
+    """The outputs of a command: files, and stdout in a format."""
 
     output: tuple[Path, ...] = option(
         (),
@@ -183,8 +190,11 @@ class Outputs(Options):
     ) -> None:
         """Write the files, then print, so that a closed pipe loses nothing.
 
-        print_table: prints rows for people. brief: the columns that a table in LaTeX has, by default all. A table of
-        Markdown begins with them, as pages cut wide ones.
+        Args:
+            frame: the rows.
+            print_table: prints rows for people.
+            brief: columns of a table in LaTeX, by default all. A table in Markdown begins with them, as pages cut wide
+                ones.
         """
         named = self.name(frame)
         others = [column for column in frame if column not in brief]

@@ -37,10 +37,20 @@ def run_all(
     alone: bool = False,
     note: Callable[[RunOutcome[Any]], None] = lambda _: None,
 ) -> list[RunOutcome[Any]]:
-    """The outcome of every run of `run_study`, whose parameters these are, with a progress bar of that name.
+    """The outcome of every run of `run_study`, with a progress bar.
 
-    Says on stderr what comes from the result store, and at Ctrl-C how many runs are kept. unit: what the runs are, in
-    the plural. alone: whether the error of the only run is raised. note: is called with each outcome.
+    Says on stderr what comes from the result store, and at Ctrl-C how many runs are kept.
+
+    Args:
+        name: name of the progress bar.
+        function: see `run_study`.
+        settings: see `run_study`.
+        session: see `run_study`.
+        verbosity: whether progress and notes are shown.
+        names: see `run_study`.
+        unit: the runs in words, in the plural.
+        alone: whether the error of the only run is raised.
+        note: called with each outcome.
     """
     seen: list[RunOutcome[Any]] = []
 
@@ -81,7 +91,15 @@ def deliver(
     print_table: Callable[[pd.DataFrame], None],
     brief: Sequence[str] = (),
 ) -> None:
-    """Write and print the rows, then report the runs that failed. print_table, brief: as of `Outputs.deliver`."""
+    """Write and print the rows, then report the runs that failed.
+
+    Args:
+        frame: the rows.
+        outcomes: outcome of each run.
+        outputs: the output files.
+        print_table: see `Outputs.deliver`.
+        brief: see `Outputs.deliver`.
+    """
     if len(frame):
         outputs.deliver(frame, print_table, brief)
     failures = describe_failures(outcomes)

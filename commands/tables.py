@@ -40,7 +40,13 @@ LARGE = 1e12
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, and the text of each row."""
+    """A column of a table.
+
+    Attributes:
+        title: title of the column.
+        cells: text of each row.
+        is_text: whether the cells are texts; otherwise they are numbers.
+    """
 
     title: str
     cells: list[str]
@@ -83,13 +89,20 @@ def print_table(
 
     Titles are wrapped first. A line below the table names the columns that are left out.
 
-    columns: title → the cell of a row, or pairs of them if a title occurs twice. texts: the titles of columns that are
-    texts, by default the first one; the others are aligned to the right. section: the columns of the rows at whose
-    changes a line is drawn. is_headed: whether each section begins with its name. expendable: the titles of columns
-    that a narrow terminal lacks, the first ones first. last_resort: those that it lacks only if words would be broken.
-    names: the title of a column of long names, which are lines of their own above the rows if the table does not fit
-    without its expendable columns. rule: spaced for a line below the titles and empty lines around the table, tight
-    without empty lines, none without a line.
+    Args:
+        rows: the rows.
+        columns: title → the cell of a row, or pairs of them if a title occurs twice.
+        title: title of the table; "" for none.
+        texts: titles of columns of texts, by default the first one; the others are aligned to the right.
+        section: columns of the rows at whose changes a line is drawn.
+        is_headed: whether each section begins with its name.
+        style: row → style of its line.
+        expendable: titles of columns that a narrow terminal drops, the first ones first.
+        last_resort: titles of columns that it drops only if words would be broken.
+        names: title of a column of long names, which become lines of their own above the rows if the table does not fit
+            without its expendable columns.
+        rule: "spaced" for a line below the titles and empty lines around the table, "tight" without empty lines, "none"
+            without a line.
     """
     console = Terminal()
     for line in title.splitlines():
@@ -332,7 +345,10 @@ def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:
 def print_labels(predicted: pd.DataFrame, label: str, probability: str) -> None:
     """Print how often each label is predicted, the most frequent ones first, for rows that a file has.
 
-    label, probability: the columns of the labels and of their probabilities.
+    Args:
+        predicted: the rows.
+        label: column of the labels.
+        probability: column of their probabilities.
     """
     labels = predicted.groupby(label, sort=False)[probability].agg(["size", "mean"])
     labels = labels.sort_values("size", ascending=False, kind="stable").rename_axis("prediction").reset_index()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -175,3 +175,163 @@ def test_no_text_for_people_is_looked_into() -> None:
 )
 def test_a_look_into_a_text_is_found(text: str, look: str) -> None:
     assert list_looks(text) == ({look} if look else set())
+
+
+# Classes with fewer fields than this may describe them in a sentence.
+LISTED_FROM = 3
+# Sections of a docstring that list fields, one a line: an argument of `__init__` is a field of the same name.
+SECTIONS = ("Args:", "Attributes:")
+
+
+def list_fields(node: ast.ClassDef) -> list[str]:
+    """The public fields of a class: those it annotates, and those that `__init__` sets.
+
+    Options are left out: their help describes them.
+    """
+    fields: dict[str, None] = {}
+    for statement in node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
+                is_option = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("option")
+                if not is_option and "ClassVar" not in ast.unparse(annotation):
+                    fields[name] = None
+            case ast.FunctionDef(name="__init__"):
+                for inner in ast.walk(statement):
+                    match inner:
+                        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                            fields[name] = None
+    return [name for name in fields if not name.startswith("_")]
+
+
+def list_described(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """The names that a docstring describes in `Attributes:` or `Args:`, each at the start of a line.
+
+    One in braces, such as {options}, stands for the lines that `takes` puts in its place.
+    """
+    names = set()
+    section = ""
+    for line in (ast.get_docstring(node) or "").splitlines():
+        if line.strip() and not line.startswith(" "):
+            section = line
+        entry = re.match(r" {4}(?:\*{0,2}(\w+): \S|{(\w+)}$)", line)
+        if entry and section in SECTIONS:
+            names.add(entry[1] or entry[2])
+    return names
+
+
+def list_undescribed(texts: Iterable[str]) -> set[str]:
+    """Fields that their class does not list, as Class.field, of classes with three or more that no base describes.
+
+    Classes of keywords are left out: the functions that take the keywords describe them.
+    """
+    classes = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: [ast.unparse(base).split("[")[0] for base in node.bases] for node in classes}
+    described: dict[str, set[str]] = {}
+    for node in classes:
+        described.setdefault(node.name, set()).update(list_described(node))
+
+    def list_inherited(name: str) -> set[str]:
+        return described.get(name, set()).union(*(list_inherited(base) for base in bases.get(name, ()) if base != name))
+
+    undescribed = set()
+    for node in classes:
+        inherited = set().union(*(list_inherited(base) for base in bases[node.name]))
+        fields = [name for name in list_fields(node) if name not in inherited]
+        if len(fields) < LISTED_FROM or node.name.endswith("Keywords"):
+            continue
+        listed = list_described(node)
+        undescribed |= {f"{node.name}.{name}" for name in fields if name not in listed}
+    return undescribed
+
+
+def test_classes_list_their_fields_one_a_line() -> None:
+    undescribed = list_undescribed(read_modules().values())
+    assert not undescribed
+
+
+@pytest.mark.parametrize(
+    ("docstring", "missing"),
+    [
+        ("A triple.\n\n    Attributes:\n        x: 1.\n        y: 2.\n        z: 3.\n    ", []),
+        ("A triple.\n\n    Args:\n        x: 1.\n\n    Attributes:\n        y: 2.\n        z: 3.\n    ", []),
+        ("A triple.\n\n    Attributes:\n        x: 1, of which\n            y: 2.\n        z: 3.\n    ", ["y"]),
+        ("A triple.\n\n    Attributes:\n        x, y: 1.\n        z: 3.\n    ", ["x", "y"]),
+        ("A triple.\n\n    Raises:\n        x: 1.\n        y: 2.\n        z: 3.\n    ", ["x", "y", "z"]),
+        ("A triple. x: 1. y: 2. z: 3.", ["x", "y", "z"]),
+    ],
+)
+def test_a_field_in_running_text_is_found(docstring: str, missing: list[str]) -> None:
+    annotated = f'class Triple:\n    """{docstring}"""\n    x: int\n    y: int = 0\n    z: int\n    _own: int\n'
+    setter = "    def __init__(self):\n        self.x, self.y = 1, 2\n        self.z = self._own = 3"
+    assigned = f'class Triple:\n    """{docstring}"""\n{setter}'
+    expected = {f"Triple.{name}" for name in missing}
+    assert list_undescribed([annotated]) == list_undescribed([assigned]) == expected
+
+
+def test_fields_that_are_described_elsewhere_are_not_missing() -> None:
+    base = 'class Base:\n    """A.\n\n    Attributes:\n        x: 1.\n        y: 2.\n        z: 3.\n    """\n'
+    heir = "class Heir(Base):\n    x: int\n    y: int\n    z: int\n"
+    options = 'class Size(Options):\n    x: int = option(1, "a")\n    y: int = option(2, "b")\n    z: int = option(3)\n'
+    keywords = "class SizeKeywords(Size):\n    x: int\n    y: int\n    z: int\n"
+    small = "class Small:\n    x: int\n    y: int\n"
+    assert not list_undescribed([base, heir, options, keywords, small])
+    assert list_undescribed([heir]) == {"Heir.x", "Heir.y", "Heir.z"}
+
+
+def list_public(modules: dict[str, str]) -> set[tuple[str, str]]:
+    """Module and name of what packages import for their users, as `from module import name as name`."""
+    public = set()
+    for text in modules.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                public |= {(node.module, alias.name) for alias in node.names if alias.asname == alias.name}
+    return public
+
+
+def list_undescribed_parameters(text: str, public: Collection[str]) -> set[str]:
+    """Parameters that no `Args:` lists, of public functions and methods of public classes with three or more.
+
+    Left out are what `takes` hides, and methods that a Trainer calls, whose arguments transformers describes.
+    """
+    functions: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name) if name in public:
+                functions[name] = node
+            case ast.ClassDef(name=name) if name in public:
+                methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+                functions |= {f"{name}.{method.name}": method for method in methods if is_for_users(method.name)}
+    undescribed = set()
+    for name, function in functions.items():
+        arguments = function.args
+        parameters = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        parameters = [parameter for parameter in parameters if parameter not in ("self", "cls", "session")]
+        listed = list_described(function)
+        if len(parameters) >= LISTED_FROM:
+            undescribed |= {f"{name}({parameter})" for parameter in parameters if parameter not in listed}
+    return undescribed
+
+
+def is_for_users(method: str) -> bool:
+    """Whether users call a method of this name themselves."""
+    return not method.startswith(("_", "on_"))
+
+
+def test_public_functions_list_their_parameters() -> None:
+    modules = read_modules()
+    public = list_public(modules)
+    undescribed = set()
+    for module in {module for module, _ in public} & modules.keys():
+        undescribed |= list_undescribed_parameters(modules[module], [name for home, name in public if home == module])
+    assert not undescribed
+
+
+def test_a_parameter_in_running_text_is_found() -> None:
+    listed = '"""A.\n\n    Args:\n        x: 1.\n        {y}\n        z: 3.\n    """'
+    function = "def read(x, y, *, z):\n    " + listed + "\n"
+    running = 'def {}(x, y, *, z):\n    """A. x: 1. y: 2. z: 3."""\n'
+    method = 'class Table:\n    def read(self, x, y, z):\n        """A. x: 1."""\n    def on_end(self, x, y, z): pass\n'
+    assert not list_undescribed_parameters(function + running.format("own"), ["read"])
+    expected = {"read(x)", "read(y)", "read(z)"}
+    assert list_undescribed_parameters(running.format("read"), ["read"]) == expected
+    assert list_undescribed_parameters(method, ["Table"]) == {f"Table.{name}" for name in expected}

@@ -35,8 +35,10 @@ QUESTION_COLUMNS = (
 class AnalogyResult(NamedTuple):
     """Three tables of results.
 
-    scores: accuracies, with the columns `options.COLUMNS`. comparisons: of each two models, with the columns
-    `summary.COMPARISON_COLUMNS`. questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
+    Attributes:
+        scores: accuracies, with the columns `options.COLUMNS`.
+        comparisons: one row for each two models, with the columns `summary.COMPARISON_COLUMNS`.
+        questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
 
     scores: pd.DataFrame

@@ -33,9 +33,13 @@ BLOCK = 4096
 class Lexicon:
     """The candidates of a table, and the row of each word.
 
-    embedding: the table. composed: the vectors [m, width] of words of several tokens; their rows follow those of the
-    table. candidates: rows of both, ascending. row_of: word, folded by `FOLDS[case]`, → row. case: the rule, never
-    "auto".
+    Attributes:
+        embedding: the table.
+        composed: vectors of words of several tokens, [m, width]; their rows follow those of the table.
+        composed_words: these words, in the order of their rows.
+        candidates: candidate rows of both, ascending.
+        row_of: word, folded by `FOLDS[case]`, → its row.
+        case: rule for the case of words, never "auto".
     """
 
     embedding: Embedding
@@ -144,7 +148,18 @@ class Space:
 
     In this order: remove_top subtracts the mean and the directions of largest variance (all-but-the-top, Mu and
     Viswanath 2018, arXiv 1702.01417), centre subtracts the mean, normalise scales to unit length. Mean and directions
-    are those of the candidates. Raises UsageError.
+    are those of the candidates.
+
+    Args:
+        lexicon: the vectors and the words.
+        settings: how the vectors are prepared, and on which device.
+
+    Attributes:
+        candidates: rows of the candidates, ascending.
+        width: dimensions of a vector.
+
+    Raises:
+        UsageError: `remove_top` is not below the number of dimensions.
     """
 
     def __init__(self, lexicon: Lexicon, settings: ProbeSettings) -> None:

@@ -39,7 +39,7 @@ DESCRIPTIONS = {
 
 
 class ProbeSettings(Options):
-    """How a table of vectors is asked: which rows, how they are prepared, where the products are computed.
+    """Options of questions to a table of vectors: its rows, their preparation, and the device of the products.
 
     Raises UsageError for a value that is no choice or outside its limits.
     """
@@ -82,7 +82,7 @@ def describe_settings(settings: ProbeSettings) -> list[str]:
 
 
 class AnalogyOptions(ProbeSettings):
-    """Which analogies are asked, how candidates are scored, and how results are summarised."""
+    """Options of `analogy`: the questions, the score of candidates, and the summary of results."""
 
     questions: Any = option(
         GOOGLE,
@@ -131,7 +131,7 @@ class AnalogyOptions(ProbeSettings):
 
 
 class NearestOptions(ProbeSettings):
-    """Which words are nearest to a sum of words."""
+    """Options of `nearest`, the words nearest to a sum of words."""
 
     top_k: int | None = option(
         None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
@@ -156,7 +156,7 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
 
 
 class ExplainOptions(Options):
-    """Which analogies are explained, and how the models are trained that they are explained in."""
+    """Options of explained analogies: the questions, and the training of the models that explain them."""
 
     questions: Any = option(
         GOOGLE,

@@ -93,8 +93,11 @@ class CosMul:
 class ProbeResult:
     """The results of n questions.
 
-    rank: [n], of the best right answer among the candidates other than a, b and c; 1 is best, ties count against it.
-    cosine: [n], of this answer with b + c − a. top: [n, k], the rows of the best candidates.
+    Attributes:
+        rank: rank of the best right answer among the candidates other than a, b and c, [n]; 1 is best, and ties count
+            against it.
+        cosine: cosine of this answer with b + c − a, [n].
+        top: rows of the best candidates, [n, k].
     """
 
     rank: Tensor
@@ -112,10 +115,19 @@ def ask(
     memory: int,
     progress: ProgressCallback,
 ) -> ProbeResult:
-    """Answer every question. Raises UsageError.
+    """Answer every question.
 
-    terms: rows [n, 3] of a, b and c. answers: rows [n, m], −1 for an answer that is missing. memory: bytes for the
-    blocks, in addition to the table itself.
+    Args:
+        space: the vectors of the candidates.
+        terms: rows of a, b and c, [n, 3].
+        answers: rows of the right answers, [n, m]; −1 for a missing one.
+        method: score of a candidate.
+        top_k: number of best candidates to keep.
+        memory: bytes for the blocks, in addition to the table itself.
+        progress: called after each block.
+
+    Raises:
+        UsageError: the memory is too small.
     """
     probe = _Probe(space, terms, torch.cat([terms, answers], 1), top_k, memory)
     answer_words = probe.find_words(answers)

@@ -25,10 +25,20 @@ MOST_QUESTIONS = 1_000_000
 
 @dataclass(frozen=True)
 class Question:
-    """a is to b as c is to one of the answers. line: its line in the file.
+    """One question: a is to b as c is to one of the answers.
 
-    first_pair, second_pair: the names of (a, b) and (c, answers) within the category; a pair has the same name in both
-    roles.
+    A pair has the same name in both roles.
+
+    Attributes:
+        category: category in the file.
+        type: kind of the category, such as semantic; "" if the set has no kinds.
+        a: first word of the first pair.
+        b: second word of the first pair.
+        c: first word of the second pair.
+        answers: right answers.
+        line: line in the file.
+        first_pair: name of (a, b) within the category.
+        second_pair: name of (c, answers) within the category.
     """
 
     category: str
@@ -44,7 +54,13 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions in the order of their file, and notes about lines that were left out."""
+    """A set of questions.
+
+    Attributes:
+        name: name of the set.
+        questions: questions in the order of their file.
+        notes: notes about lines that were left out.
+    """
 
     name: str
     questions: Sequence[Question]

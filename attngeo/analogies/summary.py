@@ -38,11 +38,18 @@ TABLE_3 = {
 def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
     """Accuracy and the other measures of each model, per category, per type and overall.
 
-    questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
-    first_pair and second_pair. Measures are over the known questions. accuracy: share with rank 1. top5: share with
-    rank 5 or better. mrr: mean of 1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95%
-    interval of a bootstrap as the options say. which: value of the column `questions`. Returns the columns `COLUMNS`;
-    `note` is empty.
+    Measures are over the known questions. accuracy: share with rank 1. top5: share with rank 5 or better. mrr: mean of
+    1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% interval of a
+    bootstrap as the options say.
+
+    Args:
+        questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
+            first_pair and second_pair.
+        options: the bootstrap.
+        which: value of the column `questions`.
+
+    Returns:
+        The columns `COLUMNS`; `note` is empty.
     """
     rows = []
     for model, answers in questions.groupby("model", sort=False):
@@ -165,15 +172,21 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 
 
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
-    """Numerators and denominators [2, draws] of the mean of `values` [questions].
+    """Numerators and denominators [2, draws] of the mean of `values`.
 
-    The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
-    categories gives a type. key: number of the category, so that every model is resampled in the same way.
+    The questions are those of one category. The sum over categories gives a type.
 
     Questions are not independent: each pair of words makes many questions (Google's capitals of common countries are 23
     pairs and 506 questions), and a model that gets one pair wrong can get all of its questions wrong. So pairs are
     drawn; the weight of a question is the product of the draws of its two pairs (Davezies, D'Haultfœuille and
     Guyonvarch 2021, Annals of Statistics 49(2), for data on pairs of units).
+
+    Args:
+        values: value of each question, [questions].
+        first: name of the first pair of each question, [questions].
+        second: name of the second pair of each question, [questions].
+        options: the bootstrap.
+        key: number of the category, so that every model is resampled in the same way.
     """
     generator = np.random.default_rng([options.seed, key])
     count = len(values)

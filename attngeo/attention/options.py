@@ -14,7 +14,7 @@ LARGEST_OFFSET = 2**31
 
 
 class SourceOptions(Options):
-    """What is read of a model, beside its weights."""
+    """Options of what is read of a model besides its weights."""
 
     adapter: Sequence[str] = option(
         (),
@@ -35,7 +35,7 @@ class SourceOptions(Options):
 
 
 class ReadingOptions(SourceOptions):
-    """Which weights of attention are read, and into which forms. Raises UsageError for a value outside its limits."""
+    """Options of the attention weights and their forms. Raises UsageError for a value outside its limits."""
 
     stack: str | None = option(
         None,
@@ -88,7 +88,7 @@ class ReadingOptions(SourceOptions):
 
 
 class ModelReading(NamedTuple):
-    """What a question reads of a model.
+    """The part of a model that a question reads.
 
     Attributes:
         options: which weights, and into which forms.

@@ -219,13 +219,18 @@ def update_factors(
     options: ReadingOptions,
     key_heads: list[int],
 ) -> tuple[Form, Form]:
-    """What adapters add to the W_qk of each head, and the sum over all heads, of low rank.
-
-    tensors: of a site of an `AdapterStore` with `only_updates`. q, k: of the base, as `projections` gives them.
-    key_heads: the key head of each query head.
+    """The change of W_qk of each head by adapters, and the sum over all heads, of low rank.
 
     With ΔWq = Bq·Aq [head_dim, d_model] and so for keys, Δ(qᵀk) = Aqᵀ·(Bqᵀ·(k + Bk·Ak)) + (Bkᵀ·q)ᵀ·Ak, whose rank is at
     most the sum of both. B passes what is done to outputs, such as rotations, and A what is done to inputs.
+
+    Args:
+        site: the attention site.
+        tensors: its tensors, from an `AdapterStore` with `only_updates`.
+        q: queries of the base, as `projections` gives them.
+        k: keys of the base, as `projections` gives them.
+        options: how weights are read.
+        key_heads: key head of each query head.
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(

@@ -21,6 +21,14 @@ from attngeo.session import Session
 
 
 class _QueryKeyWeights(NamedTuple):
+    """The three values of `SiteWeights` as a tuple.
+
+    Attributes:
+        site: the attention site.
+        wq: query weights, [heads, d_model, head_dim].
+        wk: key weights, [key_heads, key_width, head_dim].
+    """
+
     site: AttentionSite
     wq: Tensor
     wk: Tensor

@@ -25,7 +25,13 @@ UNCHECKED = 1 << 28
 
 
 class GroupFiles(NamedTuple):
-    """The files of a control group about its memory. cache: the line of memory.stat that counts cached files."""
+    """The files of a control group about its memory.
+
+    Attributes:
+        limit: file of the limit.
+        usage: file of the memory in use.
+        cache: line of memory.stat that counts cached files.
+    """
 
     limit: str
     usage: str

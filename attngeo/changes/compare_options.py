@@ -73,7 +73,7 @@ CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS, 
 
 
 class CompareOptions(SourceOptions):
-    """What is compared, and how. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of `compare`. Raises UsageError for a value that is no choice or outside its limits."""
 
     per_head: bool = option(False, "Add one row for each head", panel=INPUT)
     stack: str | None = option(

@@ -40,10 +40,13 @@ Row = dict[str, Any]
 
 
 class SitePair(NamedTuple):
-    """A site of the first model, and that of the other which it is compared with.
+    """A site of the first model, and the site of the other model that it is compared with.
 
-    have_same_layers: whether both stacks have, so that forms are compared, too. note: why the two belong together, if
-    that is not plain.
+    Attributes:
+        first: site of the first model.
+        other: site of the other model.
+        have_same_layers: whether both stacks have the same layers, so that forms are compared, too.
+        note: why the two belong together, if that is not plain.
     """
 
     first: AttentionSite
@@ -55,8 +58,11 @@ class SitePair(NamedTuple):
 class ScoredSite(NamedTuple):
     """A site with its scores.
 
-    rows: of the layer, then of each head, if these are asked for. form: the factors of its heads, of which the right
-    one is shared by the query heads of a group; None if values and outputs are not known.
+    Attributes:
+        site: the attention site.
+        rows: row of the layer, then those of its heads, if these were requested.
+        form: factors of its heads; the query heads of a group share the right one. None if values and outputs are
+            unknown.
     """
 
     site: AttentionSite
@@ -65,10 +71,13 @@ class ScoredSite(NamedTuple):
 
 
 class SiteChanges(NamedTuple):
-    """The changes of a layer, of its heads, and which head of the other model is which.
+    """The changes of a layer and of its heads, and the matching heads of the other model.
 
-    heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: the columns of
-    `OVERLAPS` for the circuit, [heads] each.
+    Attributes:
+        layer: change of the whole layer.
+        heads: changes of its heads; None if they were not requested.
+        matches: matching head of the other model for each head.
+        overlaps: columns of `OVERLAPS` for the circuit, [heads] each.
     """
 
     layer: FormChange

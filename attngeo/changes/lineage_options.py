@@ -18,7 +18,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class LineageOptions(Options):
-    """How it is tested whether two models share an origin. Raises UsageError for a value outside its limits."""
+    """Options of `lineage`. Raises UsageError for a value outside its limits."""
 
     stack: str | None = option(
         None,

@@ -92,7 +92,26 @@ PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 
 class AppliedSettings(BaseModel):
-    """The settings that are applied, with the values that PEFT takes; sets are those of a model in memory."""
+    """The settings of PEFT that are applied, with the values that PEFT takes. Sets occur in a model in memory only.
+
+    Attributes:
+        peft_type: the method.
+        base_model_name_or_path: name of the base model.
+        revision: revision of the base model.
+        r: rank of an update.
+        lora_alpha: an update is multiplied by lora_alpha / r.
+        rank_pattern: pattern of module names → their rank in place of `r`.
+        alpha_pattern: pattern of module names → their value in place of `lora_alpha`.
+        use_dora: whether the magnitude of weights is trained, too.
+        use_rslora: whether the factor is lora_alpha / √r.
+        init_lora_weights: initialisation; some initialisations change the base.
+        target_modules: modules that are updated: a pattern, or ends of names.
+        exclude_modules: modules that are not updated: a pattern, or ends of names.
+        target_parameters: parameters that are updated.
+        modules_to_save: modules that are trained as a whole and saved.
+        layers_to_transform: numbers of the layers that are updated; None for all.
+        layers_pattern: names of the module lists that these numbers index.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -167,10 +186,12 @@ class LoraSettings:
 
     Attributes:
         ignored: settings of other programs, which PEFT does not know.
+        use_dora: whether the method is DoRA.
+        revision: revision of the base model; None if none is stated.
 
     Raises:
-        UnsupportedModelError: Another method than LoRA and DoRA, or a setting that is refused, or unknown and new.
-        CorruptCheckpointError: A value that PEFT does not take, or takes for something else.
+        UnsupportedModelError: another method than LoRA and DoRA, or a setting that is refused, or unknown and new.
+        CorruptCheckpointError: a value that PEFT does not take, or takes for something else.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:

@@ -41,10 +41,13 @@ class Adapter:
         base: the model that it was trained on.
         tensors: its own tensors.
         settings: its adapter_config.json.
-        adapter_weight: what its updates are multiplied by.
+        adapter_weight: factor of its updates.
+
+    Attributes:
+        transposed: weights that are stored as [inputs, outputs]; see `require_fit`.
 
     Raises:
-        CorruptCheckpointError: Two of its tensors belong to one of the base.
+        CorruptCheckpointError: two of its tensors belong to one of the base.
     """
 
     def __init__(
@@ -269,7 +272,11 @@ class Adapter:
     def apply(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
-        weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
+        Args:
+            name: name of the tensor.
+            weight: these rows of the base; None if the adapter replaces them.
+            rows: the rows.
+            tensors: see `list_stored`.
         """
         replacement = self.find_replacement(name)
         if replacement is not None:

@@ -75,16 +75,16 @@ class Folder:
 
 
 class FileStore(TensorStore):
-    """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
+    """A TensorStore over one weight file, or over several with an index. A file is opened when it is first needed.
 
     Args:
         ref: the model's name; errors begin with it.
         config: the parsed config.json.
-        folder: where its files are.
-        main_file: the name of the one file, or of the index.
+        folder: folder of its files.
+        main_file: name of the one file, or of the index.
         index: which file holds which tensor; None for one file.
-        opened: files that are open already, by name.
-        opener: what opens the others, if it is not that of their format.
+        opened: files that are already open, by name.
+        opener: function that opens the other files; None for that of their format.
     """
 
     def __init__(

@@ -52,11 +52,16 @@ MOST_FOLDERS = 3
 class Format:
     """One file format.
 
-    name: what users call it. suffixes: how its file names end; the first one is the usual one. usual_stem: what
-    transformers calls the file of a checkpoint, before the suffix; "" if transformers does not write this format.
-    opener: the module and the name of the `TensorFile` that opens one file; "" for a format that is not supported, with
-    `advice` on what to use instead. not_weights: pattern of the names of files with the usual suffix that hold
-    something else → what they hold, and what to give.
+    Attributes:
+        name: name that users know it by.
+        suffixes: ends of its file names; the first one is the usual one.
+        usual_stem: file name of a checkpoint before the suffix, as transformers writes it; "" if transformers does not
+            write this format.
+        opener: module and name of the `TensorFile` that opens one file; "" for an unsupported format, with `advice` on
+            what to use instead.
+        not_weights: pattern of file names with the usual suffix that hold something else → what they hold, and what to
+            give.
+        advice: what to use instead of an unsupported format.
     """
 
     name: str
@@ -322,10 +327,12 @@ def read_index(path: Path) -> Index:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Where the weights of a checkpoint are.
+    """The place of a checkpoint's weights.
 
-    folder: with config.json. name: the one file of weights in it, or the index. config: the fields of config.json; none
-    beside a GGUF file.
+    Attributes:
+        folder: folder with config.json.
+        name: the one weight file in it, or the index.
+        config: fields of config.json; empty beside a GGUF file.
     """
 
     folder: Path

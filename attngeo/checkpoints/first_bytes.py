@@ -24,9 +24,12 @@ ADAPTERS = (
 
 
 class FileMark(NamedTuple):
-    """How files of one kind begin.
+    """The first bytes of files of one kind.
 
-    pattern: that matches their first bytes. kind: what they are. advice: what to do with one of them.
+    Attributes:
+        pattern: matches the first bytes.
+        kind: what the files are.
+        advice: what to do with one of them.
     """
 
     pattern: re.Pattern[bytes]

@@ -10,9 +10,12 @@ from typing import NamedTuple
 class GgufFamily(NamedTuple):
     """How llama.cpp stores a family.
 
-    model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
-    is added to the gains of norms. block: the name of a layer, of a stack if there are two. names: of tensors in a
-    layer, if they are unusual.
+    Attributes:
+        model_type: model type of transformers.
+        permuted: whether rotary pairs of queries and keys are neighbours.
+        gain_offset: number added to the gains of norms.
+        block: name of a layer; of a stack if there are two.
+        names: module → its name in a layer, where that is unusual.
     """
 
     model_type: str

@@ -49,7 +49,14 @@ class Unread(NamedTuple):
 
 
 class GgufEntry(NamedTuple):
-    """One tensor of a header. shape: the first dimension first, unlike in the file."""
+    """One tensor of a header.
+
+    Attributes:
+        name: name of the tensor.
+        shape: the first dimension first, unlike in the file.
+        dtype: number of its type.
+        offset: first byte of the tensor, counted from the start of the tensors.
+    """
 
     name: str
     shape: tuple[int, ...]

@@ -73,9 +73,14 @@ class Repository:
 
     Args:
         ref: a model on the Hub.
-        access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
+        access: whether only the cache is used, or each weight file that is needed is downloaded into it.
 
-    at_once: how many files are opened at a time. path: the folder of its files in the cache, once it is pinned.
+    Attributes:
+        path: folder of its files in the cache, once it is pinned.
+        revision: the commit, once it is pinned; before that, the revision of `ref`.
+        endpoint: address of the Hub.
+        offline: whether downloads are forbidden.
+        at_once: number of files that are opened at a time.
     """
 
     path: Path

@@ -15,10 +15,14 @@ from attngeo.checkpoints.repositories import find_repository
 
 
 class Identity(NamedTuple):
-    """What identifies the content of a model.
+    """The identity of a model's content.
 
-    ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers. is_whole:
-    whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    Offline, weights of a commit may be read that differ from those read online.
+
+    Attributes:
+        ref: the model; on the Hub, at one commit.
+        content: names, texts and numbers that are equal for equal contents.
+        is_whole: whether all of its files can be reached.
     """
 
     ref: ModelRef

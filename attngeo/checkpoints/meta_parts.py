@@ -34,9 +34,12 @@ WHOLE = re.compile(r"(?:^|[._])norm\.weight$|(?:^|\.)rope\.freqs$")
 
 @dataclass(frozen=True)
 class Widths:
-    """The sizes of a whole model, of which None is not stated.
+    """The sizes of a whole model; None if a size is not stated.
 
-    model: of the residual stream. queries, keys: of the heads of a layer.
+    Attributes:
+        model: width of the residual stream.
+        queries: width of all query heads of a layer.
+        keys: width of all key heads of a layer.
     """
 
     model: int

@@ -178,10 +178,12 @@ def _check(check: Callable[[ServerRules, Any], None], message: Any) -> None:
 
 
 class Limit(NamedTuple):
-    """How many bytes the content of an answer may have.
+    """The most bytes that the content of an answer may have.
 
-    what: the file or the answer, for errors; "" for an answer without limits. most: bytes that such a file may have.
-    announced: bytes of weights, as the Hub has stated them.
+    Attributes:
+        what: the file or the answer, for errors; "" for an answer without limits.
+        most: most bytes that such a file may have.
+        announced: bytes of weights, as the Hub has stated them.
     """
 
     what: str = ""

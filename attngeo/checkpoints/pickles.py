@@ -54,7 +54,13 @@ OPCODES = frozenset(
 
 
 class SavedStorage(NamedTuple):
-    """Numbers of one dtype in one record, given by its name and the bytes of it that are used."""
+    """Numbers of one dtype in one record.
+
+    Attributes:
+        record: name of the record.
+        dtype: number type.
+        nbytes: bytes of the record that are used.
+    """
 
     record: str
     dtype: torch.dtype
@@ -62,7 +68,15 @@ class SavedStorage(NamedTuple):
 
 
 class SavedTensor(NamedTuple):
-    """A view of a storage; sizes in numbers, not bytes. storage: None for a tensor on the meta device."""
+    """A view of a storage. Sizes are in numbers, not bytes.
+
+    Attributes:
+        storage: the storage; None for a tensor on the meta device.
+        dtype: number type.
+        offset: position of the first number in the storage.
+        shape: shape of the tensor.
+        strides: steps in the storage between neighbours along each dimension.
+    """
 
     storage: SavedStorage | None
     dtype: torch.dtype

@@ -42,10 +42,15 @@ TEXT_SECTIONS = ("decoder", "generator", "text_config")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor: its name, dtype (by its safetensors name), shape, bytes, and the first one of them in its file.
+    """A stored tensor, without its numbers.
 
-    The offset is 0 for a tensor whose bytes are in no file, or in one of PyTorch. packed: the form in which a decoded
-    tensor is stored, such as "gptq-4bit"; "" for plain numbers.
+    Attributes:
+        name: name of the tensor.
+        dtype: number type, by its safetensors name.
+        shape: shape of the tensor.
+        nbytes: size in bytes.
+        offset: first byte in its file; 0 for a tensor whose bytes are in no file, or in a file of PyTorch.
+        packed: form of a decoded tensor in the file, such as "gptq-4bit"; "" for plain numbers.
     """
 
     name: str
@@ -65,12 +70,18 @@ class TensorInfo:
 
 
 class TensorStore(Protocol):
-    """A model's tensors: names and sizes are those after decoding, if a store decodes.
+    """A model's tensors. Names and sizes are those after decoding, if a store decodes.
 
-    ref: the model's name, as the user gave it. revision: the Hub's commit, None for other models. config: the parsed
-    config.json. format: how the weights are stored, such as "safetensors", or "memory". folder: where config.json is,
-    None for a model in memory. main_file: the name of the one file of weights, or of their index; "" in memory.
-    offline: whether downloads are forbidden. What a class leaves out is as for a model in memory.
+    Members that a class leaves out are those of a model in memory.
+
+    Attributes:
+        ref: the model's name, as the user wrote it.
+        revision: the Hub's commit; None for other models.
+        config: the parsed config.json.
+        format: how the weights are stored, such as "safetensors", or "memory".
+        folder: folder of config.json; None for a model in memory.
+        main_file: name of the one weight file, or of the index; "" in memory.
+        offline: whether downloads are forbidden.
     """
 
     ref: str
@@ -217,7 +228,10 @@ def read_state(model: Any, *, on_device: bool) -> dict[str, Tensor]:
 class ModuleStore(TensorStore):
     """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them.
 
-    state: these, or some of them, under other names. on_device: whether what is read stays on the model's device.
+    Args:
+        model: the model.
+        state: its parameters and buffers, or some of them, under other names.
+        on_device: whether tensors that are read stay on the model's device.
     """
 
     revision: str | None = None

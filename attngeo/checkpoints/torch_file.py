@@ -38,7 +38,16 @@ DEEPEST = 3
 
 
 class _StoredRows(NamedTuple):
-    """Rows of a tensor: the bytes of a record from `start` to the last one that the rows need."""
+    """Rows of a tensor in a file.
+
+    Attributes:
+        record: name of the record.
+        dtype: number type.
+        start: first byte in the record.
+        nbytes: bytes up to the last one that the rows need.
+        shape: shape of the rows.
+        strides: steps between neighbours along each dimension, in numbers.
+    """
 
     record: str
     dtype: torch.dtype

@@ -45,7 +45,7 @@ def _layers_option(help: str) -> Any:
 
 
 class ComposeOptions(SourceOptions):
-    """Which pairs of heads are composed, and how. Raises UsageError for a value that is no choice or out of limits."""
+    """Options of `compose`. Raises UsageError for a value that is no choice or outside its limits."""
 
     kind: Sequence[str] = option(
         KINDS,

@@ -50,7 +50,13 @@ FoldedSite = dict[str, FoldedHeads]
 
 
 class Reading(NamedTuple):
-    """One step of the reading of layers: a site, whether it stays in memory, and whether those before are dropped."""
+    """One step of the plan by which layers are read.
+
+    Attributes:
+        number: number of the site, in the list of sites.
+        stays: whether the site stays in memory.
+        begins_part: whether the sites before it are dropped.
+    """
 
     number: int
     stays: bool

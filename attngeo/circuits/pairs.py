@@ -34,7 +34,13 @@ class Direction(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """Two sites that are needed at the same time, by their numbers in the list of sites: a ≤ b."""
+    """Two sites that are needed at the same time.
+
+    Attributes:
+        a: number of the first site, in the list of sites.
+        b: number of the second one; a ≤ b.
+        directions: which of them writes, and which reads.
+    """
 
     a: int
     b: int

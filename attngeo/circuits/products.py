@@ -18,9 +18,12 @@ ROWS = 8192
 
 
 class HeadFactors(NamedTuple):
-    """A head's matrix as two factors [rank, d_model]: its value for two tokens is (left·x)·(right·y).
+    """A head's matrix as two factors: its value for the tokens x and y is (left·x)·(right·y).
 
-    notes: caveats for readers of the values.
+    Attributes:
+        left: [rank, d_model].
+        right: [rank, d_model].
+        notes: caveats for readers of the values.
     """
 
     left: Tensor

@@ -13,7 +13,7 @@ COLUMNS = (
 
 
 class WordOptions(Options):
-    """Which head is asked about which tokens. Raises UsageError for a value outside its limits."""
+    """Options of `words`: the head and the tokens. Raises UsageError for a value outside its limits."""
 
     layer: int = option(0, "Number of the layer in its stack, from 0", panel=INPUT, least=0)
     head: int = option(0, "Number of the query head, from 0", panel=INPUT, least=0)

@@ -87,7 +87,15 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
 
 @dataclass
 class _Sentences:
-    """The words of each line. The text is read once to count words, and once in each epoch."""
+    """The words of each line. The text is read once to count words, and once in each epoch.
+
+    Attributes:
+        path: file of the text.
+        options: how words are split.
+        progress: called as the text is read.
+        epochs: number of epochs; 0 while words are counted.
+        passes: number of times that the text was read in this phase.
+    """
 
     path: Path
     options: CbowOptions

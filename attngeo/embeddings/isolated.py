@@ -56,10 +56,15 @@ ADVICE = "copy or download it again, or give another revision"
 
 
 class FastTokens:
-    """What a tokeniser of `tokenizers` says of its tokens, and how it cuts a text. Its settings are changed.
+    """The tokens of a tokeniser of `tokenizers`, and how it cuts a text. The tokeniser's settings are changed.
 
-    tokens: by id. special: ids that no text gives, and the id of unknown tokens. added: ids of tokens that were added
-    after training, special or not.
+    Args:
+        tokenizer: the tokeniser.
+
+    Attributes:
+        tokens: id → token.
+        special: ids that no text gives, and the id of unknown tokens.
+        added: ids of tokens that were added after training, special or not.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -96,15 +101,18 @@ class IsolatedTokeniser:
     """A tokenizer.json that a process of its own has read. The process ends with this object.
 
     Args:
-        text: the content of the file.
+        text: content of the file.
         file: its name, for errors.
-        ref: the reference of the model, for errors.
+        ref: reference of the model, for errors.
+
+    Attributes:
+        tokens: as for `FastTokens`.
+        special: as for `FastTokens`.
+        added: as for `FastTokens`.
 
     Raises:
-        CorruptCheckpointError: It cannot be read, or takes more memory or time than such a file may.
-        NotEnoughMemoryError: The process cannot be started.
-
-    tokens, special, added: as those of `FastTokens`.
+        CorruptCheckpointError: it cannot be read, or takes more memory or time than such a file may.
+        NotEnoughMemoryError: the process cannot be started.
     """
 
     def __init__(self, text: str, file: str, ref: str) -> None:

@@ -6,7 +6,7 @@ from attngeo.options import COMPUTATION, INPUT, MODEL, OPTIMISATION, RUNNING, Op
 
 
 class CbowOptions(Options):
-    """How CBOW is trained. The defaults are gensim's, except 300 dimensions, which the paper's model has.
+    """Options of the training of CBOW. The defaults are gensim's, except for the paper's 300 dimensions.
 
     Raises UsageError for a value outside its limits.
     """

@@ -64,10 +64,13 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Tokeniser:
-    """Tokens and the function that cuts texts into them.
+    """Tokens, and the function that cuts texts into them.
 
-    tokens: by id. special: ids that no text gives, and the id of unknown tokens. added: ids of tokens that were added
-    after training, special or not. encode: the ids of a text, without special tokens around it; empty if it fails.
+    Attributes:
+        tokens: id → token.
+        special: ids that no text gives, and the id of unknown tokens.
+        added: ids of tokens that were added after training, special or not.
+        encode: function that gives the ids of a text, without special tokens around it; empty if it fails.
     """
 
     tokens: Mapping[int, str]

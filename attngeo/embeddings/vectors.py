@@ -77,9 +77,19 @@ LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
 
 
 def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
-    """The table of a file. member: the file of a .zip, required if it has several. ref: the name of the table.
+    """The table of a file.
 
-    Raises ModelNotFoundError, UsageError, UnsupportedModelError for another format, CorruptCheckpointError.
+    Args:
+        path: the file.
+        member: the file in a .zip, required if it has several.
+        ref: name of the table.
+        progress: called as the file is read.
+
+    Raises:
+        ModelNotFoundError: the file is missing.
+        UsageError: a .zip has several files, and none is named.
+        UnsupportedModelError: the format is another one.
+        CorruptCheckpointError: the file is damaged.
     """
     with closing(read_chunks(path, member, progress, "reading vectors")) as chunks:
         head = next(chunks, b"").removeprefix(codecs.BOM_UTF8)

@@ -183,8 +183,12 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
 class _ItemMap(NamedTuple):
     """The attention of one layer between the items of one sequence.
 
-    weights: means over heads, [masked positions, pairs of a lag and a position]. lines, columns: the names of the items
-    at these positions.
+    Attributes:
+        sequence: name of the sequence.
+        layer: number of the layer.
+        weights: means over heads, [masked positions, pairs of a lag and a position].
+        lines: names of the items at the masked positions.
+        columns: names of the items at the other positions.
     """
 
     sequence: Hashable

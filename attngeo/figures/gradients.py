@@ -35,7 +35,14 @@ TOKEN, MARGIN = 11, 220
 
 
 class _Updates(NamedTuple):
-    """The updates of the heads of one stack of a model under one objective, and how they are drawn."""
+    """The updates of the heads of one stack of a model under one objective, and how they are drawn.
+
+    Attributes:
+        name: label of the line.
+        colour: colour of the line.
+        dash: dash of the line.
+        rows: rows of the heads.
+    """
 
     name: str
     colour: str

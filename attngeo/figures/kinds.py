@@ -58,7 +58,7 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
 
 
 class PlotOptions(Options):
-    """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of a figure. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
         "symmetry",
@@ -172,13 +172,17 @@ NAMING_SOURCES = ("matrix", "pairs", "analogy", "explain")
 class FigureSpec:
     """One kind of figure.
 
-    description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a question
-    or a key of `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn from a
-    model. options: the fields of PlotOptions that it uses, besides `COMMON`. draw: a function, or the name
-    "module:function" of one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss:
-    whether `score` may be "loss". most_models: a report draws more models than this one by one, with a menu; None draws
-    them all at once. beside: columns of the published models that are drawn beside the rows; `where` selects these
-    models by them.
+    Attributes:
+        name: name of the kind.
+        draw: function that is called as draw(*tables, options=options), or the name "module:function" of one in
+            `attngeo.figures`.
+        description: what it shows, as a noun phrase; {score} stands for the score.
+        source: source of its rows, a question or a key of `SOURCES`.
+        columns: columns that rows must have, besides the score's own; none if it is drawn from a model.
+        options: fields of PlotOptions that it uses, besides `COMMON`.
+        draws_loss: whether `score` may be "loss".
+        most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
+        beside: columns of the published models that are drawn beside the rows; `where` selects these models by them.
     """
 
     name: str

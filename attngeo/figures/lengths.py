@@ -18,9 +18,13 @@ LENGTH = re.compile(r"(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(px|in|cm|mm|pt)?", re
 
 
 def parse_length(name: str, least: float, most: float, length: Any) -> Any:
-    """The length that an option is, as it is written, if it is one. Raises UsageError.
+    """The length of an option, as it is written. Raises UsageError for other values.
 
-    name: of the option. least, most: its limits, in pixels.
+    Args:
+        name: name of the option.
+        least: lower limit in pixels.
+        most: upper limit in pixels.
+        length: the value.
 
     >>> parse_length("width", 100, 10_000, "3.4in"), parse_length("width", 100, 10_000, "600")
     ('3.4in', 600)

@@ -144,7 +144,13 @@ PARTS = {False: "whole layers", True: "heads"}
 
 
 class _Cell(NamedTuple):
-    """What one panel of a grid shows: the whole layers, or the heads, of some stacks."""
+    """One panel of a grid: the whole layers, or the heads, of some stacks.
+
+    Attributes:
+        title: title of the panel.
+        panels: rows of each stack.
+        of_heads: whether it shows heads; otherwise whole layers.
+    """
 
     title: str
     panels: list[Panel]

@@ -52,7 +52,14 @@ Point = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """A rectangle in pixels, from the left and upper edge of a panel."""
+    """A rectangle in pixels, from the left and upper edge of a panel.
+
+    Attributes:
+        left: left edge.
+        top: upper edge.
+        right: right edge.
+        bottom: lower edge.
+    """
 
     left: float
     top: float

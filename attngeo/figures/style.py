@@ -34,7 +34,12 @@ DIGITS = 3
 class Panel(NamedTuple):
     """The rows of one stack of one model.
 
-    name: what tells it from the others, "" for a single one. number: its position among the panels of its role.
+    Attributes:
+        model: name of the model.
+        stack: name of the stack.
+        name: label that distinguishes it from the others; "" for a single one.
+        number: position among the panels of its role, from 0.
+        rows: rows of the stack.
     """
 
     model: str
@@ -220,7 +225,13 @@ def role_of(stack: str) -> str:
 
 
 class Look(NamedTuple):
-    """What tells a stack of attention from the others in its panel."""
+    """The look that distinguishes a stack of attention from the others in its panel.
+
+    Attributes:
+        colour: colour of lines and points.
+        dash: dash of lines.
+        symbol: symbol of points.
+    """
 
     colour: str
     dash: str

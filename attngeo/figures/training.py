@@ -40,7 +40,14 @@ KEYS = ("objective", "init")
 
 
 class _RunGroup(NamedTuple):
-    """The runs of one objective and initialisation, over seeds. name: what tells them from the other groups."""
+    """The runs of one objective and initialisation, over seeds.
+
+    Attributes:
+        name: label that tells them from the other groups.
+        colour: colour of the line.
+        dash: dash of the line.
+        rows: rows of the runs.
+    """
 
     name: str
     colour: str

@@ -50,7 +50,14 @@ RING, CHANCE_OPACITY = 13, 0.25
 
 
 class _Line(NamedTuple):
-    """A score of one stack against the step. quartiles: lower, median and upper, by step. departure: see the figure."""
+    """A score of one stack against the training step.
+
+    Attributes:
+        panel: rows of the stack.
+        look: colour and dash of the line.
+        quartiles: lower quartile, median and upper quartile, by step.
+        departure: step at which the score leaves chance, see the figure; None if it does not.
+    """
 
     panel: Panel
     look: Look

@@ -32,7 +32,7 @@ ZERO = 1e-13
 
 
 class FormChange(NamedTuple):
-    """What became of forms M, which are now M'.
+    """The change of forms from M to M'.
 
     Attributes:
         change: ‖M' − M‖/‖M‖, [*lead], float64; NaN where M is zero, or a factor is not finite.

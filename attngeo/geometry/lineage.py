@@ -85,10 +85,13 @@ def draw_coordinates(width: int, permutations: int, seed: int, most: int = MOST)
 
 
 class _LayerForms(NamedTuple):
-    """The heads of a layer on some coordinates of the stream. The last axis is that of heads: it is permuted fastest.
+    """The heads of a layer on n coordinates of the stream. The last axis is that of heads: it is permuted fastest.
 
-    queries: q₁ + i·q₂ of each pair that turns, [pairs, n, heads]. keys: k₁ + i·k₂, [pairs, n, key heads]. still: the
-    form of what stands still of each head, [n, n, heads]; None if all dimensions turn. key_heads: of each head.
+    Attributes:
+        queries: q₁ + i·q₂ of each pair that turns, [pairs, n, heads].
+        keys: k₁ + i·k₂ of each pair that turns, [pairs, n, key heads].
+        still: form of the dimensions of each head that do not turn, [n, n, heads]; None if all dimensions turn.
+        key_heads: key head of each head.
     """
 
     queries: Tensor

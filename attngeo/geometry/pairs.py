@@ -14,7 +14,13 @@ BLOCK_BYTES = 1 << 26
 
 
 class Entries(NamedTuple):
-    """Entries of a matrix: their values, and the numbers of their rows and columns, from 0; of one shape."""
+    """Entries of a matrix; all of one shape.
+
+    Attributes:
+        values: their values.
+        rows: numbers of their rows, from 0.
+        columns: numbers of their columns, from 0.
+    """
 
     values: Tensor
     rows: Tensor

@@ -33,7 +33,7 @@ ROUNDING = 0.01
 
 
 class PairStatistics(NamedTuple):
-    """What each rotary pair contributes to the form of each head, float64.
+    """The contribution of each rotary pair to the form of each head, float64.
 
     Attributes:
         norms: ‖M_i‖_F, [heads, pairs].

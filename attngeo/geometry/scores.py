@@ -108,6 +108,11 @@ def directionality_of(statistics: FormStatistics, *, gamma: float, convention: C
     """The directionality of each head, [heads], float64; see `directionality`.
 
     The definition jumps when a norm crosses the threshold, see `norms_and_thresholds`.
+
+    Args:
+        statistics: statistics of the forms of the heads.
+        gamma: number of standard deviations from which on a norm is an outlier.
+        convention: "corrected" or "published", as for `directionality`.
     """
     norms, thresholds = norms_and_thresholds(statistics, gamma, convention)
     amounts = norms - thresholds if convention == "published" else norms

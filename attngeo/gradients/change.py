@@ -36,7 +36,14 @@ NOT_BILINEAR = 0.02
 
 
 class Rotation(NamedTuple):
-    """The rotary embeddings of a site: cosine, sine of each position and pair, [N, pairs]; see `geometry.rotate`."""
+    """The rotary embeddings of a site; see `geometry.rotate`.
+
+    Attributes:
+        cosine: cosine for each position and pair, [N, pairs].
+        sine: sine for each position and pair, [N, pairs].
+        interleaved: whether neighbours make a pair; otherwise the halves of what rotates.
+        start: first dimension of a head that rotates.
+    """
 
     cosine: Tensor
     sine: Tensor
@@ -45,7 +52,7 @@ class Rotation(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """What makes the queries and keys of a site.
+    """The projections to the queries and keys of a site.
 
     Attributes:
         q: [heads, head_dim, d_model], as `attngeo.score` reads them; with biases, d_model + 1.

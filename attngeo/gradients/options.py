@@ -41,7 +41,7 @@ CHECKS = Checkable(number_columns, about=("model", "objective", "stack"), counte
 
 
 class GradientOptions(Options):
-    """On which text updates are measured, and what is predicted. Raises UsageError for a value outside its limits."""
+    """Options of `gradients`: the text, and the prediction. Raises UsageError for a value outside its limits."""
 
     text: str = option(
         "austen",

@@ -76,7 +76,13 @@ class SiteGradients(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The gradients of all sites. loss: nats per prediction. left_out: module name → why its site is missing."""
+    """The gradients of all sites.
+
+    Attributes:
+        loss: mean loss in nats per prediction.
+        sites: gradients of each site.
+        left_out: module name → why its site is missing.
+    """
 
     loss: float
     sites: list[SiteGradients]
@@ -87,9 +93,13 @@ class Recorded(NamedTuple):
 class _CallRecorder:
     """Recorder of the calls of `_attend`.
 
-    objective: what labels mean. sites: of each module around a layer that reads the input of attention. predicted: as
-    for `SiteGradients`. inputs: what these layers read last, by the module of the site. calls: β is still the zeros
-    that were added to the logits. first: x, query and key of the first sequence, by the module of the site.
+    Attributes:
+        objective: meaning of the labels.
+        sites: site of each module around a layer that reads the input of attention.
+        predicted: as for `SiteGradients`.
+        inputs: module of the site → what these layers read last.
+        calls: gradients of each call; their β is still the zeros that were added to the logits.
+        first: module of the site → x, query and key of the first sequence.
     """
 
     objective: Objective

@@ -25,11 +25,15 @@ from attngeo.scores.spec import SPREADS, score_names
 
 
 class _Inputs(NamedTuple):
-    """Inputs of one attention site, which the updates of all of its heads share.
+    """Inputs of one attention site, which the updates of all of its heads share: S sequences of N tokens.
 
-    factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram` of it as [1, S·N, d_model], if the Gram form is the
-    cheaper one. inner: products of all pairs of tokens of a sequence, [S, N, N]. predicted: see `SiteGradients`. notes:
-    those of the site.
+    Attributes:
+        factor: X divided by `divisor`, [S·N, d_model].
+        divisor: scale of X.
+        gram: `half_gram` of `factor` as [1, S·N, d_model]; None if the Gram form is not the cheaper one.
+        inner: products of all pairs of tokens of a sequence, [S, N, N].
+        predicted: see `SiteGradients`.
+        notes: notes of the site.
     """
 
     factor: Tensor

@@ -22,11 +22,16 @@ from attngeo.layouts.rules import RULES
 
 
 class Export(NamedTuple):
-    """The names that a program gives, and the order of rotary pairs in its files.
+    """The tensor names of a program, and the order of rotary pairs in its files.
 
-    program: its name. module: the end of the name of an attention module. query: the weight of queries in it. norm: the
-    normalisation before attention, in the layer around it, which tells the program from others. neighbours, halves:
-    model types whose pairs are neighbours in its files, or the two halves of a head. source: where this was read.
+    Attributes:
+        program: name of the program.
+        module: end of the name of an attention module.
+        query: query weight in that module.
+        norm: normalisation before attention, in the layer around it, which tells the program from others.
+        neighbours: model types whose rotary pairs are neighbours in its files.
+        halves: model types whose rotary pairs are the two halves of a head.
+        source: where this was read.
     """
 
     program: str

@@ -58,7 +58,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one attention module keeps its projections.
+    """The projections of one attention module, and the tensors that hold them.
 
     Attributes:
         projections: its stored layers.
@@ -94,17 +94,25 @@ class Layout:
 class LatentLayout:
     """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
-    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part
-    of kv_b), and Wv likewise of its value part. The rows of `kv_a` after the latent are a rotary key that all heads
-    share; `k_rope_norm` normalises it.
+    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
+    kv_b), and Wv likewise of its value part. Names of tensors are relative to the name of the attention module.
 
     Attributes:
-        scaled: the normalised latents are multiplied by sqrt(d_model / rank).
-        keys_alone: kv_b is the transposed key part of each head, [heads · rank, width], as in GGUF files; the value
-            part is `v_b`, [heads · value_dim, rank].
-        outputs: see `Layout`.
-
-    The other fields name tensors, relative to the name of the attention module.
+        q: the query weight without a latent.
+        q_a: weight from the input to the query latent.
+        q_a_bias: its bias.
+        q_norm: gain of the normalisation of the query latent.
+        q_b: weight from the query latent to the queries.
+        kv_a: weight from the input to the key and value latent; the rows after the latent are a rotary key that all
+            heads share.
+        kv_a_bias: its bias.
+        kv_norm: gain of the normalisation of the key and value latent.
+        kv_b: weight from this latent to the keys and values.
+        v_b: the value part, [heads · value_dim, rank], if `keys_alone`.
+        k_rope_norm: gain of the normalisation of the rotary key.
+        scaled: whether the normalised latents are multiplied by sqrt(d_model / rank).
+        keys_alone: whether kv_b is the transposed key part of each head, [heads · rank, width], as in GGUF files.
+        outputs: layers that may be the output projection; see `Layout`.
 
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """

@@ -24,10 +24,13 @@ NORM = re.compile(r"norm|(^|[._])ln[._]")
 def find_left_out(
     names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Reasons
 ) -> Reasons:
-    """What may be attention and is not read: name pattern → reason.
+    """Possible attention that is not read: name pattern → reason.
 
-    tensors: those that are read. modules: those that are read, and those whose reason is known. halves: the
-    reasons for modules that have queries or keys only.
+    Args:
+        names: all tensor names.
+        tensors: names of the tensors that are read.
+        modules: names of the modules that are read, and of those whose reason is known.
+        halves: reasons for modules that have queries or keys only.
     """
     unread = _find_unread(names, tensors, modules)
     patterns = {pattern_of(name) for name in names}

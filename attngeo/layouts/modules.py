@@ -57,7 +57,16 @@ class Module:
 
 
 class Tower(NamedTuple):
-    """One tower of a model, or the whole model. tensors: the names of those in it; for other fields see `Module`."""
+    """One tower of a model, or the whole model.
+
+    Attributes:
+        name: name of the tower; None in a model of one tower.
+        certain: see `Module`.
+        section: fields of the configuration that describe it.
+        family: its family.
+        model_type: its model type.
+        tensors: names of the tensors in it.
+    """
 
     name: str | None
     certain: bool

@@ -61,8 +61,11 @@ ALIBI_RANGE = 8.0
 class SiteRotation(NamedTuple):
     """The rotation of the queries and keys of a site.
 
-    frequencies: of each pair of dimensions, in radians per position, negative if they rotate the other way, [pairs].
-    start: the first of the 2·pairs dimensions of a head that rotate. interleaved: as for `Rotary`.
+    Attributes:
+        frequencies: frequency of each pair of dimensions, in radians per position, negative if the pair rotates the
+            other way, [pairs].
+        start: first of the 2·pairs dimensions of a head that rotate.
+        interleaved: as for `Rotary`.
     """
 
     frequencies: Tensor

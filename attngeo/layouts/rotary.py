@@ -32,10 +32,12 @@ UNSCALED = ("default", "dynamic", "mrope")
 
 
 class _Rotation(NamedTuple):
-    """What a configuration says about the rotation at one layer.
+    """Statements of a configuration about the rotation at one layer.
 
-    stated: the fields of the section that are not null. fields: the same with the family's defaults. parameters: base
-    and scaling at this layer.
+    Attributes:
+        stated: fields of the section that are not null.
+        fields: the same with the family's defaults.
+        parameters: base and scaling at this layer.
     """
 
     stated: Fields

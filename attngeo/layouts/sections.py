@@ -54,8 +54,10 @@ class ConfigSection(NamedTuple):
 class TowerSection(NamedTuple):
     """The tower that a module belongs to, and the section of the configuration that describes it.
 
-    tower: its name; None in a model of one tower. certain: False if the section was taken only because it is the main
-    one, and nothing says that it fits.
+    Attributes:
+        tower: name of the tower; None in a model of one tower.
+        section: section of the configuration.
+        certain: False if the section was taken only because it is the main one, and nothing says that it fits.
     """
 
     tower: str | None

@@ -28,7 +28,12 @@ NORM_GAINS = ("weight", "scale")
 class _Candidate(NamedTuple):
     """A module that attends, before its sizes are known.
 
-    tensors: role → name of those that are needed. outputs: its values and output projection, if these are needed.
+    Attributes:
+        stack: name of its stack.
+        layer: number of its layer.
+        module: the module.
+        tensors: role → name of a tensor that is needed.
+        outputs: its values and output projection; None if they are not needed.
     """
 
     stack: str

@@ -40,7 +40,13 @@ ShapeOf = Callable[[str], Sequence[int]]
 
 
 class StoredModule(NamedTuple):
-    """An attention module with its tensors: role → name, and their shapes by name."""
+    """An attention module with its tensors.
+
+    Attributes:
+        module: the module.
+        tensors: role → name of the tensor.
+        shape_of: name of a tensor → its shape.
+    """
 
     module: Module
     tensors: Mapping[str, str]
@@ -67,7 +73,13 @@ class StoredModule(NamedTuple):
 
 
 class _Heads(NamedTuple):
-    """Numbers of heads and their width. head_dim: None if nothing states it, and it does not follow from the width."""
+    """Numbers of heads, and their width.
+
+    Attributes:
+        heads: number of query heads.
+        key_heads: number of key heads.
+        head_dim: width of a head; None if nothing states it, and it does not follow from the width.
+    """
 
     heads: int
     key_heads: int

@@ -35,8 +35,11 @@ NAMED_TOWERS: dict[str, Fields] = {
 class CodedTower(NamedTuple):
     """A tower whose sizes are only in a model's code.
 
-    modules: how the names of its modules begin. tower: its name. sizes_of: the model whose sizes it has. fields: these
-    sizes, as a section of config.json would state them.
+    Attributes:
+        modules: start of the names of its modules.
+        tower: name of the tower.
+        sizes_of: the model whose sizes it has.
+        fields: these sizes, as a section of config.json would state them.
     """
 
     modules: str

@@ -20,10 +20,12 @@ STRICT = 4.0
 
 @dataclass(frozen=True)
 class Residuals:
-    """How far both sides of a statement are apart, in each case that was computed.
+    """The distance between both sides of a statement, in each case that was computed.
 
-    computed: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for
-    the statement as the paper prints it; empty if that is what was computed.
+    Attributes:
+        computed: the numbers behind the residuals, in words.
+        errors: one for each case, at least 0.
+        printed: the same for the statement as the paper prints it; empty if that is what was computed.
     """
 
     computed: str

@@ -47,14 +47,14 @@ LARGEST_SEED = 2**32 - 1
 class Statement:
     """One statement of a paper.
 
-    Args:
-        name: for the command.
+    Attributes:
+        name: name on the command line.
         paper: a key of PAPERS.
-        place: where it is in the paper.
+        place: place in the paper.
         claim: what is computed and compared, in a phrase.
         function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
         tolerance: the largest error with which it holds.
-        arguments: further ones of the function.
+        arguments: further arguments of the function.
     """
 
     name: str
@@ -333,7 +333,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
 
 
 class TheoryOptions(Options):
-    """How statements are evaluated. Raises UsageError for a value outside its limits."""
+    """Options of the evaluation of statements. Raises UsageError for a value outside its limits."""
 
     seed: int = option(
         0, "Seed of what is drawn: weights, corpora, matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED

@@ -40,11 +40,13 @@ Row = dict[str, Any]
 
 
 class _Measures(NamedTuple):
-    """What is measured of the heads of a site.
+    """Measures of the heads of a site.
 
-    kernel: κ at each offset, [heads, offsets], NaN where a table of positions ends. scale: what `previous_token` is
-    divided by, [heads]; None if it has no scale. fast_share: [heads]; None without rotary embeddings. source: what
-    tells the heads positions.
+    Attributes:
+        kernel: κ at each offset, [heads, offsets]; NaN beyond the end of a table of positions.
+        scale: divisor of `previous_token`, [heads]; None if it has no scale.
+        fast_share: [heads]; None without rotary embeddings.
+        source: what tells the heads positions.
     """
 
     kernel: Tensor

@@ -41,7 +41,7 @@ def summarise_positions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class PositionOptions(SourceOptions):
-    """Of which heads positions are measured, and of which form. Raises UsageError for a value outside its limits.
+    """Options of `positions`: the heads and their forms. Raises UsageError for a value outside its limits.
 
     Each field is one of `ScoreOptions`, too.
     """

@@ -47,8 +47,11 @@ ONE_RUN = ("TrackioCallback", "WandbCallback")
 class _Table:
     """The rows of one file, which several callbacks of one training may write together.
 
-    state: that the Trainer gives all callbacks of a training; None before it begins. writers: in the order in which
-    they are called.
+    Attributes:
+        path: path of the file.
+        state: state that the Trainer gives all callbacks of a training; None before it begins.
+        rows: rows so far.
+        writers: callbacks that write it, in the order in which they are called.
     """
 
     path: Path = Path()

@@ -35,7 +35,13 @@ LONGEST_INIT = 180
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs that are compared. rows: one for each run. curves: their geometry and loss at every log."""
+    """A comparison of finished runs.
+
+    Attributes:
+        folder: folder of the comparison.
+        rows: one row for each run.
+        curves: geometry and loss of the runs at every log.
+    """
 
     folder: Path
     rows: pd.DataFrame

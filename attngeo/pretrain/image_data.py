@@ -41,8 +41,13 @@ DIGITS_TRAINED_ON = 0.8
 class ImageData:
     """Labelled images to train and to test on, as tables of `datasets` with the columns "image" and "label".
 
-    column: the name of the column of labels in the source. labels: names of the labels, in the order of their numbers.
-    channels: 1 for grey images, 3 for RGB.
+    Attributes:
+        name: name of the data set.
+        train: images to train on.
+        test: images to test on.
+        column: name of the column of labels in the source.
+        labels: names of the labels, in the order of their numbers.
+        channels: 1 for grey images, 3 for RGB.
     """
 
     name: str
@@ -205,7 +210,15 @@ def convert_mode(image: Image.Image, channels: int) -> Image.Image:
 class ImageSplit(Dataset[tuple[Tensor, int]]):
     """Images of one split as a model takes them, [channels, size, size], each with the number of its label.
 
-    Images are decoded when they are requested. Raises DataError for one that cannot be decoded.
+    Images are decoded when they are requested.
+
+    Attributes:
+        data: the data set.
+        split: "train" or "test".
+        processor: scales and normalises an image.
+
+    Raises:
+        DataError: an image cannot be decoded.
     """
 
     data: ImageData
@@ -239,10 +252,15 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
 
 @dataclass(eq=False)
 class ShuffledImages(Dataset[dict[str, Any]]):
-    """`count` images to train on: all of a split in a random order, then all again in another, and so on.
+    """Images to train on: all of a split in a random order, then all again in another, and so on.
 
     The order depends on the seed alone, not on the processes, the batches or the initialisation. Each image carries its
     number `index` in that order.
+
+    Attributes:
+        split: the images.
+        count: number of images that are given, repeats included.
+        seed: seed of the order.
     """
 
     split: ImageSplit

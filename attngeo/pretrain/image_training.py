@@ -269,12 +269,17 @@ class UpdateEMA(TrainerCallback):
 class MixupCutmixCollator:
     """A collator: pixel_values [batch, channels, height, width], targets [batch, labels] whose rows sum to 1.
 
-    Each batch is mixed in one of two ways, each image with the one before it, and so are the labels. Sources: Zhang et
-    al. 2018 (arXiv 1710.09412), Yun et al. 2019 (arXiv 1905.04899).
+    Each batch is mixed in one of two ways, each image with the one before it, and so are the labels. The draws depend
+    only on the seed and the number `index` of the batch's first image: they are the same after a run is resumed, and on
+    any number of processes.
 
-    mixup, cutmix: α of the Beta(α, α) that shares are drawn from; 0 to leave one out. The draws depend only on the seed
-    and the number `index` of the batch's first image: they are the same after a run is resumed, and on any number of
-    processes.
+    Attributes:
+        labels: number of labels.
+        mixup: α of the Beta(α, α) that shares of mixup are drawn from; 0 leaves mixup out.
+        cutmix: α of the Beta(α, α) that shares of cutmix are drawn from; 0 leaves cutmix out.
+        seed: seed of the draws.
+
+    Sources: Zhang et al. 2018 (arXiv 1710.09412), Yun et al. 2019 (arXiv 1905.04899).
     """
 
     labels: int

@@ -30,7 +30,14 @@ Tensors = dict[str, Tensor]
 
 
 class Change(NamedTuple):
-    """New values of some rows of a parameter, along an axis."""
+    """New values of some rows of a parameter, along an axis.
+
+    Attributes:
+        name: name of the parameter.
+        rows: numbers of the rows.
+        values: their new values.
+        axis: axis along which rows are counted.
+    """
 
     name: str
     rows: Tensor

@@ -45,7 +45,7 @@ def preset_option(name: str, help: str, *, panel: str, least: float, default: An
 
 
 class PretrainOptions(Options):
-    """What a training run depends on, for text and for images alike. Raises UsageError for a value that has no meaning.
+    """Options of a training run, on text or on images. Raises UsageError for a value that has no meaning.
 
     Make them by `of`, which fills in the options that a model is trained with by default.
     """
@@ -271,7 +271,7 @@ def parse_names(text: Any) -> Any:
 
 
 class ComparisonOptions(Options):
-    """Which runs are compared. Raises UsageError for a value that has no meaning."""
+    """Options of a comparison of runs. Raises UsageError for a value that has no meaning."""
 
     compare: Sequence[str] | None = option(
         None,
@@ -328,14 +328,15 @@ def make_options(model: str = "", *, task: Task | None = None, **options: Any) -
 
     Args:
         model: a name of `PRESETS`, or the path of a transformers config.json; by default the task's smallest model.
-        task: text or image; by default that of the model, or of the data if they are digits or cifar10, otherwise text.
-        **options: by name; None means not given.
+        task: text or image. By default that of the model; without one, image for the data digits and cifar10, else
+            text.
+        **options: options by name; None means not given.
 
     Returns:
         TextPretrainOptions or ImagePretrainOptions.
 
     Raises:
-        UsageError: an option has no meaning, or is one of the other task.
+        UsageError: an option has no meaning, or belongs to the other task.
     """
     preset = PRESETS.get(model or "")
     if task is None and preset is not None:

@@ -14,7 +14,14 @@ from attngeo.choices import Task
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's configuration, as transformers' class of `model_type` takes it, and the options it is trained with."""
+    """A model's configuration, and the options it is trained with.
+
+    Attributes:
+        task: kind of its data, text or images.
+        model_type: model type of transformers.
+        config: arguments of transformers' configuration class of `model_type`.
+        options: options of the training.
+    """
 
     task: Task
     model_type: str

@@ -70,7 +70,14 @@ SMALLER = "lower --batch-size (and raise --grad-accum as much), or lower --seq-l
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its options, `summary.json` as a dict, and the rows of `geometry.parquet`."""
+    """A finished run.
+
+    Attributes:
+        folder: folder of the run.
+        options: its options.
+        summary: content of `summary.json`.
+        geometry: rows of `geometry.parquet`.
+    """
 
     folder: Path
     options: RunOptions

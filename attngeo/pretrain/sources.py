@@ -68,11 +68,17 @@ Location = Path | Traversable | str
 def open_text(reference: str, *, column: str = "", space_characters: bool = False) -> TextSource:
     """Open the text that `reference` names. A document is a line of a text file, or a row of a table.
 
-    reference: "austen" (embedded), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
-    `org/name[:config][@revision][#split]`, or "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data sets of
-    Saponati et al. 2025. column: the column that holds the text of a table; by default "text", or the only column of
-    text. space_characters: join the characters of each document with spaces, as the published code did.
-    Raises DataUnavailableError, DataError or UsageError.
+    Args:
+        reference: "austen" (embedded), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
+            `org/name[:config][@revision][#split]`, or "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data
+            sets of Saponati et al. 2025.
+        column: column of a table that holds the text; by default "text", or the only column of text.
+        space_characters: whether the characters of each document are joined with spaces, as in the published code.
+
+    Raises:
+        DataUnavailableError: the data cannot be reached.
+        DataError: the data cannot be read.
+        UsageError: `reference` names no data set.
     """
     require_text_data(reference)
     name, _, path = reference.partition(":")

@@ -102,14 +102,18 @@ EncodeDocuments = Callable[[list[str]], list[np.ndarray]]
 
 @dataclass(eq=False)
 class ShuffledSequences(Dataset[Example]):
-    """`count` training sequences: all sequences of the text in a random order, then all in another order, and so on.
+    """Training sequences: all sequences of the text in a random order, then all in another order, and so on.
 
     The order depends on the seed, not on the number of processes, the batch size or the initialisation. Packed
     sequences are cut at other places in each epoch but the first; otherwise a model learns the same pieces of a small
     text by heart.
 
-    tokens: all documents end to end, int32. bounds: where each sequence begins, and where the last one ends. length:
-    tokens of a packed sequence, or 0 if the sequences are padded.
+    Attributes:
+        tokens: all documents end to end, int32.
+        bounds: start of each sequence, and the end of the last one.
+        count: number of sequences that are given, repeats included.
+        seed: seed of the order.
+        length: tokens of a packed sequence; 0 if the sequences are padded.
     """
 
     tokens: np.ndarray
@@ -157,8 +161,16 @@ class ShuffledSequences(Dataset[Example]):
 class StreamedSequences(IterableDataset[Example]):
     """Packed sequences of a text that is read while training runs. At the end of the text, it starts again.
 
-    Each sequence is shuffled with the next 10,000 that are read. Raises DataError if the text does not fill one
-    sequence.
+    Each sequence is shuffled with the next 10,000 that are read.
+
+    Attributes:
+        text: documents of the text.
+        encode: function that gives the tokens of documents.
+        length: tokens of a sequence.
+        seed: seed of the order.
+
+    Raises:
+        DataError: the text does not fill one sequence.
     """
 
     text: TextSource
@@ -209,10 +221,19 @@ def build_sequences(
 ) -> ShuffledSequences | StreamedSequences:
     """Tokenise a text and cut it into training sequences.
 
-    length: tokens of a sequence, for padded ones at most. count: sequences to train on in all, drawn in an order that
-    `seed` gives. least: sequences that the text must have; `option` sets their number. pack: cut the text into full
-    sequences; otherwise each document is one sequence. Raises DataError if the text has fewer sequences, UsageError if
-    a streamed text is not to be packed.
+    Args:
+        text: documents of the text.
+        tokeniser: the tokeniser.
+        length: tokens of a sequence; of padded ones, the most.
+        count: number of all sequences to train on, in an order that `seed` gives.
+        least: least number of sequences that the text must have.
+        seed: seed of the order.
+        pack: whether the text is cut into full sequences; otherwise each document is one sequence.
+        option: option that sets `least`, for messages.
+
+    Raises:
+        DataError: the text has fewer sequences.
+        UsageError: a streamed text is not to be packed.
     """
     encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:

@@ -177,9 +177,15 @@ def get_ending(name: str) -> str:
 def read_rows(file: IO[bytes], name: str, column: str = "", encoding: str = "") -> Iterator[Row]:
     """The rows of an open file, decompressed if its name says so.
 
-    column: the only column that is needed, which makes Parquet faster. encoding: of text; without it, UTF-16 if the
-    file begins as such, or else UTF-8. Raises ValueError, OSError or another error of
-    the format's library, with the line if it is known; KeyError for a name of an unknown format.
+    Args:
+        file: the file.
+        name: its name, which says its format.
+        column: the only column that is needed, which makes Parquet faster.
+        encoding: encoding of a text; by default UTF-16 if the file begins as such, or else UTF-8.
+
+    Raises:
+        KeyError: a name of an unknown format.
+        Exception: ValueError, OSError or another error of the format's library, with the line if it is known.
     """
     decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
     with file if decompress is None else decompress(file) as content:
@@ -189,8 +195,13 @@ def read_rows(file: IO[bytes], name: str, column: str = "", encoding: str = "") 
 def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
     """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
 
-    reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
-    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    Args:
+        reference: name of the data set, for messages.
+        rows: first rows of the table.
+        column: the requested column; "" for none.
+
+    Raises:
+        DataError: the requested column is missing or holds no strings; or none was requested, and several or none fit.
     """
     strings: dict[str, list[str]] = {}
     for row in rows:

@@ -27,9 +27,12 @@ PAPER_TOKENISER = "google-bert/bert-base-uncased"
 class TextSource:
     """The documents of a data set, read on demand.
 
-    name: how the user wrote it, for messages. read_documents: starts from the first document at each call. streaming:
-    the text may be too large for the memory. tokenizer: a reference to the tokeniser that was published with the data
-    set, or "train" if there is none. space_characters: join the characters of each document with spaces.
+    Attributes:
+        name: the data set as the user wrote it, for messages.
+        read_documents: function that reads from the first document at each call.
+        streaming: whether the text may be too large for the memory.
+        tokenizer: reference to the tokeniser that was published with the data set, or "train" if there is none.
+        space_characters: whether the characters of each document are joined with spaces.
     """
 
     name: str

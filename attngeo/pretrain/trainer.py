@@ -31,12 +31,22 @@ LabelCount = Tensor | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask:
-    """A model and what it is trained on.
+    """A model and the data it is trained on.
 
-    make_trainer: the Trainer's class, or a function that makes one. steps, warmup: updates. changed: parameters that
-    the initialisation set. about: the data, for the summary. unit: what the speed of training is given in, such as
-    tokens. count_units: their number in so many sequences. others: further models to save, by folder name. evaluate:
-    measures at the end.
+    Attributes:
+        model: the model.
+        data: training data.
+        collator: function that makes a batch.
+        processor: tokeniser or image processor, which is saved with the model.
+        make_trainer: class of the Trainer, or a function that makes one.
+        steps: number of updates.
+        warmup: number of updates of the warm-up.
+        changed: parameters that the initialisation set.
+        about: description of the data, for the summary.
+        unit: unit of the speed of training, such as tokens.
+        count_units: number of sequences → number of these units.
+        others: folder name → further model to save.
+        evaluate: function that measures the model at the end.
     """
 
     model: PreTrainedModel
@@ -196,7 +206,13 @@ class _CompleteRun(TrainerCallback):
 
 @dataclass(eq=False)
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which a signal calls `request`; `tell` is called when it does."""
+    """Saves and stops at the end of the step in which a signal calls `request`.
+
+    Attributes:
+        tell: called when a signal arrives and there is something to save.
+        requested: whether a signal has arrived.
+        can_save: whether there is something to save, that is, while training runs.
+    """
 
     tell: Callable[[], None]
     requested: bool = False
@@ -234,7 +250,10 @@ class StopOnSignal(TrainerCallback):
 class CheckpointMark:
     """The state in a whole checkpoint that transformers' Trainer does not save.
 
-    loss_sum: of the steps since the last log, which was at step logged_at. seconds: of training so far.
+    Attributes:
+        loss_sum: sum of the losses of the steps since the last log.
+        logged_at: step of the last log.
+        seconds: seconds of training so far.
     """
 
     loss_sum: float

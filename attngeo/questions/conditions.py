@@ -57,7 +57,13 @@ FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
 class Subject(NamedTuple):
-    """What a check is about: a model and its stack, or what else the columns name that tell rows apart."""
+    """One thing that is checked: a model and its stack, or what other columns tell rows apart by.
+
+    Attributes:
+        model: name of the model, or the value of the first column that tells rows apart.
+        stack: name of the stack, or the values of the other ones.
+        rows: rows of the table that belong to it.
+    """
 
     model: str
     stack: str
@@ -163,9 +169,13 @@ def _label(values: pd.Series[Any]) -> str:
 
 
 class Quantity(NamedTuple):
-    """What a name in a condition stands for: a statistic of a column, or a count.
+    """A name in a condition, parsed: a statistic of a column, or a count.
 
-    over: "layers" or "heads"; empty if the name does not say it, which means layers. statistic: empty for a count.
+    Attributes:
+        column: name of the column, or of what is counted.
+        statistic: "median", "mean", …; "" for a count.
+        over: unit of the rows, such as "layers" or "heads"; "" if the name does not say it, which means layers.
+        of_baseline: whether the value is that of the baseline.
     """
 
     column: str
@@ -261,10 +271,15 @@ class Quantity(NamedTuple):
 class Outcome:
     """The value of a condition for one stack of one model.
 
-    holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
-    value of each name in the condition. note: why values are missing, or how many layers or heads have none.
-    lacks_layers: whether some layers have no value, so that nothing is known of them. of: the name of the results, if
-    a recipe has several.
+    Attributes:
+        expression: the condition.
+        model: name of the model.
+        stack: name of the stack.
+        holds: whether the condition is true; None if that is unknown, for example after a division by zero.
+        values: name in the condition → its value.
+        note: why values are missing, or how many layers or heads have none.
+        lacks_layers: whether some layers have no value, so that nothing is known of them.
+        of: name of the results, if a recipe has several.
     """
 
     expression: str
@@ -307,9 +322,17 @@ class Condition:
     """A condition on the numbers of a table, for each stack of each model.
 
     It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
-    baseline.symmetry.median, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
+    baseline.symmetry.median, joined by and, or, not; with + - * / and abs().
 
-    table: what it may name. quantities: what each name in it stands for, in their order.
+    Args:
+        expression: the condition as the user wrote it.
+        table: the kind of table, which says what the condition may name.
+
+    Attributes:
+        quantities: name in the condition → what it stands for, in their order.
+
+    Raises:
+        UsageError: the text is no such condition, or names something unknown.
 
     >>> [*Condition("z.median < 0.2 and abs(heads.z.max) > 0.1", Checkable(["z"])).quantities]
     ['z.median', 'heads.z.max']

@@ -82,12 +82,15 @@ class Question:
 
 @dataclass(frozen=True)
 class View:
-    """What a table of a report may show of results. Each field after `needs` is a value, or the name of one.
+    """A table of a report, made of results. Each field after `needs` is a value, or the name of one.
 
-    needs: columns that the results must have. make: a function of the rows of the results; None shows the rows
-    themselves. columns: of what is shown, or a function that lists them; None if they are known only when it is made.
-    labels: columns that are shown before these if the results have them. beside: the end of the caption, if there are
-    published values.
+    Attributes:
+        caption: caption of the table.
+        needs: columns that the results must have.
+        make: function of the rows of the results; None shows the rows themselves.
+        columns: columns of the table, or a function that lists them; None if they are known only when it is made.
+        labels: columns shown before these if the results have them.
+        beside: end of the caption, if there are published values.
     """
 
     caption: str

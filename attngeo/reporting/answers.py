@@ -48,9 +48,14 @@ RUNS, INPUTS = "runs", "inputs.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """The circumstances of an answer. name: of the results. paths: those of the recipe. folder: the report's.
+    """The circumstances of an answer.
 
-    inputs: a text that changes with the files that the request names.
+    Attributes:
+        paths: paths of the recipe.
+        folder: folder of the report.
+        session: how the question is answered.
+        name: name of the results.
+        inputs: text that changes with the files that the request names.
     """
 
     paths: RecipePaths
@@ -62,9 +67,12 @@ class Workplace:
 
 @dataclass
 class ResultsAnswer:
-    """The table of an answer; None if all of it is missing.
+    """The answer to a request of a recipe.
 
-    origins: how each part of it was made. failures: what is missing from it, and why.
+    Attributes:
+        rows: table of the answer; None if all of it is missing.
+        origins: how each part of it was made.
+        failures: name and error of each missing part.
     """
 
     rows: pd.DataFrame | None

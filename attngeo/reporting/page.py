@@ -233,7 +233,10 @@ def _find_active_lines(text: str) -> set[int]:
 def render_markdown(content: ReportContent, pictures: Sequence[str] = (), note: str = "") -> str:
     """The text of a report, for a pull request; names are shown letter for letter.
 
-    pictures: the path of that of each figure, beside the text; empty if there are none. note: why.
+    Args:
+        content: content of the report.
+        pictures: path of the picture of each figure, beside the text; empty if there are none.
+        note: why there are no pictures.
     """
     checks = [
         f"- {'✗' if check.failed else '✓'} {f'{check.of}: ' if check.of else ''}{escape_markdown(check.model)}"

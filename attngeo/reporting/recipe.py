@@ -64,7 +64,13 @@ Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
 class Request(Table):
-    """Results of a question under a name. Each question has a class of its own, with further keys."""
+    """Results of a question under a name. Each question has a class of its own, with further keys.
+
+    Attributes:
+        command: name of the question.
+        name: name that figures, tables and checks refer to.
+        options: options of the question.
+    """
 
     command: str
     name: Name
@@ -145,7 +151,16 @@ def make_request_class(question: Question) -> type[Request]:
 
 
 class FigureBlock(PlotOptions):
-    """A figure of `attngeo plot`."""
+    """A figure of `attngeo plot`.
+
+    Attributes:
+        kind: kind of figure.
+        of: name of the results.
+        model: model of a figure that is drawn without results.
+        models: only these models of the results, or those that match these patterns.
+        caption: text below the figure; by default what it shows, and the name of the results if there are several.
+        where: only the rows with these values, { column = value }.
+    """
 
     kind: Annotated[str, AfterValidator(lambda kind: as_value_error(one_of, "kind", kind, FIGURES))]
     of: str | None = None
@@ -166,7 +181,16 @@ class FigureBlock(PlotOptions):
 
 
 class TableBlock(Table):
-    """A table of results. show: a key of `VIEWS`."""
+    """A table of results.
+
+    Attributes:
+        of: name of the results.
+        show: rows of the results, or a view of them.
+        columns: only these columns, in this order.
+        where: only the rows with these values, { column = value }.
+        caption: text above the table; by default the name of the results, what is shown, and the rows that `where`
+            selects.
+    """
 
     of: str
     show: Literal["rows", "summary", "published", "runs", "layers", "methods", "advantage"] = "rows"
@@ -176,7 +200,14 @@ class TableBlock(Table):
 
 
 class Section(Table):
-    """A heading, then a text (Markdown), figures and tables."""
+    """A heading, then a text, figures and tables.
+
+    Attributes:
+        title: heading, up to 200 characters.
+        text: text in Markdown.
+        figures: figures in their order.
+        tables: tables in their order.
+    """
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
@@ -185,7 +216,13 @@ class Section(Table):
 
 
 class Check(Table):
-    """A condition that must be false for every stack of the models. of: the name of results."""
+    """A condition that must be false for every stack of the models.
+
+    Attributes:
+        of: name of the results.
+        fail_if: condition that fails the check if it is true.
+        models: only these models, or those that match these patterns; by default all.
+    """
 
     of: str
     fail_if: str
@@ -198,7 +235,16 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Recipe(Table):
-    """A report: title, text (Markdown), labels of models, results, sections and checks."""
+    """A report: texts, results, and what is made of them.
+
+    Attributes:
+        title: title of the page, up to 200 characters.
+        text: Markdown below the title.
+        label: model → its name in figures, tables and checks.
+        results: questions that are asked.
+        section: sections in their order.
+        check: checks of the results.
+    """
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
@@ -239,7 +285,13 @@ def make_recipe_class(commands: Collection[str] | None = None) -> type[Recipe]:
 
 
 class RecipeFile(NamedTuple):
-    """A recipe, the path it was read from, and the SHA-256 of the file."""
+    """A recipe that was read from a file.
+
+    Attributes:
+        path: path of the file.
+        recipe: the recipe.
+        sha256: SHA-256 of the file.
+    """
 
     path: Path
     recipe: Recipe

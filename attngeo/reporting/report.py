@@ -63,7 +63,13 @@ NEW = ".new"
 
 @dataclass(frozen=True)
 class Report:
-    """A finished report. checks: the outcome of each for each model. failures: what is missing, and why."""
+    """A finished report.
+
+    Attributes:
+        folder: folder of its files.
+        checks: outcome of each check for each model.
+        failures: missing parts, with their errors.
+    """
 
     folder: Path
     checks: list[Outcome]

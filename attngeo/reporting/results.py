@@ -56,9 +56,12 @@ FILE_NAME, LONGEST_NAME = r"\w[\w.-]{0,120}", 100
 
 @dataclass(frozen=True)
 class ReportFailure:
-    """What is missing from a report and why: a model of some results, or a figure or table of a section.
+    """A missing part of a report: a model of some results, or a figure or table of a section.
 
-    where: the recipe, and for a model the name of the results.
+    Attributes:
+        where: the recipe; for a model, also the name of the results.
+        what: the missing part.
+        error: why it is missing.
     """
 
     where: str
@@ -82,9 +85,13 @@ class ReportFailure:
 class CollectedResults:
     """Results by name.
 
-    files: the name of the files of each. rows: of each. labels: what figures, tables and checks call models. origins:
-    how each part of them was made. failures: what is missing. requests: of each, with the models that match its
-    patterns.
+    Attributes:
+        files: name of results → name of their files.
+        rows: name of results → their rows.
+        labels: model → its name in figures, tables and checks.
+        origins: how each part of the results was made.
+        failures: missing parts.
+        requests: name of results → their request, with the models that match its patterns.
     """
 
     files: dict[str, str]
@@ -227,8 +234,11 @@ def remove_parts(folder: Path) -> None:
 class ReportFigure:
     """A figure of a report.
 
-    label: what it shows, for readers who do not see it. source: the name of the files of its results, None for a model.
-    variants: the name of each model that a reader may choose, and its figure; a single one has the name "".
+    Attributes:
+        label: description for readers who cannot see it.
+        caption: text below the figure.
+        source: name of the files of its results; None for a figure of a model.
+        variants: name and figure of each model that a reader may choose; a single one has the name "".
     """
 
     label: str
@@ -239,7 +249,13 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of a report. name: that of its files. rows: as they are shown; its files may have another order."""
+    """A table of a report.
+
+    Attributes:
+        name: name of its files.
+        caption: text of the caption.
+        rows: rows in the order in which they are shown; its files may have another order.
+    """
 
     name: str
     caption: str
@@ -248,7 +264,14 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section of a report with its figures and tables. text: Markdown."""
+    """A section of a report.
+
+    Attributes:
+        title: heading.
+        text: text in Markdown.
+        figures: figures of the section.
+        tables: tables of the section.
+    """
 
     title: str
     text: str
@@ -258,7 +281,16 @@ class ReportSection:
 
 @dataclass(frozen=True)
 class ReportContent:
-    """All that a report shows. text: Markdown. failures: what is missing, one line each."""
+    """The content of a report.
+
+    Attributes:
+        title: title.
+        text: introduction in Markdown.
+        sections: sections in their order.
+        checks: outcome of each check for each model.
+        failures: missing parts, one line each.
+        provenance: how the report was made.
+    """
 
     title: str
     text: str

@@ -26,10 +26,12 @@ MOST_NAMES = 0.5
 
 @dataclass(frozen=True)
 class SheetFit:
-    """How a table fits a sheet.
+    """The size of a table on a sheet, and the parts it is cut into.
 
-    size: of its type, in points. names: how many of its first columns each part repeats. starts: the first column of
-    each part besides these; empty if the whole table fits.
+    Attributes:
+        size: type size in points.
+        names: number of first columns that each part repeats.
+        starts: first column of each part besides these; empty if the whole table fits.
     """
 
     size: float

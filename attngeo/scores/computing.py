@@ -89,9 +89,14 @@ def _option_notes(options: ScoreOptions) -> list[str]:
 
 
 def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
-    """The row of the layer, then one of each head. The heads are computed when the caller asks for the first of them.
+    """The row of the layer, then one of each head. The heads are computed when the caller requests the first of them.
 
-    q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
+    Args:
+        site: the attention site.
+        q: query weights, [heads, head_dim, d_model].
+        k: key weights, [key_heads, head_dim, d_model].
+        notes: notes of the site.
+        options: the scores.
     """
     key_head = key_heads_of(site, options.convention)
     if q.shape[-1] != k.shape[-1]:
@@ -111,9 +116,16 @@ def _score_output(forms: SiteForms, options: ScoreOptions) -> Iterator[Row]:
 
 
 def score_outputs(site: AttentionSite, v: Tensor, o: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
-    """What `score_site` returns, of the matrices Wv·Wo: rows belong to what heads read, columns to what they write.
+    """The rows that `score_site` gives, for the matrices Wv·Wo.
 
-    v, o: [key_heads, value_dim, key_width] and [heads, value_dim, output_width].
+    Rows of a matrix belong to what heads read, columns to what they write.
+
+    Args:
+        site: the attention site.
+        v: value weights, [key_heads, value_dim, key_width].
+        o: output weights, [heads, value_dim, output_width].
+        notes: notes of the site.
+        options: the scores.
     """
     beginnings = _begin_output_rows(site, options)
     if v.shape[-1] != o.shape[-1]:
@@ -169,7 +181,12 @@ def score_forms(
 ) -> list[Row]:
     """The scores of each head of a form.
 
-    divisors: what the product of the factors of each head was divided by. weights: what the factors are, for notes.
+    Args:
+        statistics: statistics of the heads.
+        divisors: divisor of the product of the factors of each head.
+        notes: notes of the site.
+        options: the scores.
+        weights: name of the factors, for notes.
     """
     scores = {name: SCORES[name] for name in score_names(options.scores)}
     measures = [spec.compute(statistics, options) for spec in scores.values()]

@@ -44,7 +44,7 @@ def parse_scores(names: Any) -> tuple[str, ...]:
 
 
 class ScoringOptions(Options):
-    """Which matrices are scored, and with which formulas."""
+    """Options of the scored matrices and the formulas."""
 
     # In a base of their own, because help lists the options of bases first, in reverse.
 
@@ -73,7 +73,7 @@ class ScoringOptions(Options):
 
 
 class ScoreOptions(ReadingOptions, ScoringOptions):
-    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of `score`. Raises UsageError for a value that is no choice or outside its limits."""
 
     def readings(self) -> tuple[ModelReading]:
         """What is read of the model."""

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
     """The columns of the table of scores, in their order: those of the frame that `score` returns for these options.
 
-    scores: the optional ones that are chosen, as for `score`: names, "trace_z,stable_rank" or "all". circuit: of the
-    scores; a table of W_qk alone has no column of it. Raises UsageError for an unknown score or circuit.
+    Args:
+        scores: optional scores, as for `score`: names, "trace_z,stable_rank" or "all".
+        circuit: circuit of the scores; a table of W_qk alone has no column for it.
+
+    Raises:
+        UsageError: a score or the circuit is unknown.
     """
     circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
     return (

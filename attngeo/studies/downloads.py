@@ -39,13 +39,22 @@ def fetch(
     most_bytes: int,
     progress: ProgressCallback,
 ) -> Content:
-    """What `read` makes of the file at an address, which is downloaded unless it is kept.
+    """The content that `read` makes of the file at an address, which is downloaded unless it is kept.
 
-    path: where it is kept. read: raises DataError if it is another file; one that is kept is then downloaded again, and
-    a new one is not kept. what, advice: the data set, and what to do if it cannot be reached, for messages. most_bytes:
-    limit of the download.
-    Raises DataUnavailableError if offline or unreachable, DataError if it is too large, OutputError if it cannot be
-    kept, and as `read`.
+    Args:
+        address: address of the file.
+        path: path of the kept file.
+        read: reads the file, and raises DataError if it is another one; a kept file is then downloaded again, and a new
+            one is not kept.
+        what: name of the data set, for messages.
+        advice: what to do if the data set cannot be reached, for messages.
+        most_bytes: limit of the download.
+        progress: called during the download.
+
+    Raises:
+        DataUnavailableError: offline, or the address cannot be reached.
+        DataError: the file is too large, or another one.
+        OutputError: the file cannot be kept.
     """
     if path.is_file():
         try:

@@ -68,7 +68,7 @@ def label_option(panel: str, **about: Any) -> Any:
 
 
 class LabelOptions(Options):
-    """What tables for people call models."""
+    """Labels of models in tables for people."""
 
     label: Mapping[str, str] | None = label_option(RESULTS, advanced=True)
 

@@ -35,14 +35,21 @@ def list_models(
 ) -> list[str]:
     """The models that are given, then those of a file, with patterns replaced by the models that match.
 
-    references: as `attngeo.score` takes them, or patterns, see `match_models`. file: UTF-8 with one reference a line;
-    blank lines and comments after `#` are ignored, and so is a model that is listed before. hub: how the Hub is asked
-    for revisions. parse: makes the reference of a text, and raises UsageError for one that cannot be a model. base: the
-    folder that patterns of paths are relative to.
+    Whether each model exists is not checked.
 
-    Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
-    cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
-    repository that does not exist, and other errors of the Hub. Whether each model exists is not checked.
+    Args:
+        references: references as for `attngeo.score`, or patterns, see `match_models`.
+        file: UTF-8 with one reference per line; blank lines, comments after `#` and repeated models are ignored.
+        hub: access to the Hub, for its revisions.
+        parse: makes the reference of a text; raises UsageError for a text that cannot be a model.
+        base: folder that patterns of paths are relative to.
+
+    Raises:
+        UsageError: a line cannot be a model, or the file has no models.
+        DataUnavailableError: the file cannot be read.
+        DataError: the file is not UTF-8, or too large.
+        ModelNotFoundError: a glob matches nothing, or a repository does not exist.
+        ModelUnavailableError: the Hub cannot be reached, or refuses access.
     """
     models: list[str] = []
     for reference in references:
@@ -67,7 +74,10 @@ def expand_models(
 ) -> list[Model]:
     """References with patterns replaced by the models that match, as by `list_models`; other models as they are.
 
-    models: one, or several. parse: as of `list_models`.
+    Args:
+        models: one model, or several.
+        hub: access to the Hub, for its revisions.
+        parse: as for `list_models`.
     """
     expanded: list[Model] = []
     for model in [models] if isinstance(models, str) or not isinstance(models, Sequence) else models:

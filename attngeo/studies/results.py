@@ -64,11 +64,17 @@ class Kept(NamedTuple):
 
 
 class ResultForm(NamedTuple):
-    """The form of the rows of a kind of results, and of what is said about them; a file of another form is damaged.
+    """The form of the rows of one kind of results, and of what is said about them. A file of another form is damaged.
 
-    texts, whole, lists: columns of texts, of whole numbers, and of lists of numbers, if there are such columns. All
-    others hold numbers, or yes and no. about: entries that are texts, and are there. columns: those that are there.
-    is_sound: whether a row is one, of a function that can be pickled; None if each is.
+    Columns that are not listed hold numbers, or yes and no.
+
+    Attributes:
+        texts: columns of texts, which may be missing.
+        whole: columns of whole numbers, which may be missing.
+        lists: columns of lists of numbers, which may be missing.
+        about: required entries that are texts.
+        columns: required columns.
+        is_sound: picklable function that checks one row; None accepts each row.
     """
 
     texts: Collection[str] = ()
@@ -109,8 +115,15 @@ def locate_record(
 ) -> ResultRecord | None:
     """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
-    is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each part
-    and with the result, beside what is said about them. form: of the rows. Returns None if nothing is to be kept.
+    Args:
+        kind: kind of the result, a folder of the store.
+        depends_on: names, texts and numbers that the result depends on.
+        is_current: whether they still hold when a part is finished; if not, nothing is kept.
+        about: kept with each part and with the result, beside what is said about them.
+        form: form of the rows.
+
+    Returns:
+        The record; None if nothing is to be kept.
     """
     folder = cache_folder()
     if folder is None:
@@ -124,8 +137,15 @@ def locate_record(
 class ResultRecord:
     """The place of one result in the store. A file that cannot be read, or that has changed, counts as missing.
 
-    If its folder cannot be written, that is a warning in the log, and nothing is kept.
-    folder: of the finished parts; it is removed when the result is kept.
+    If its folder cannot be written, a warning is logged and nothing is kept.
+
+    Attributes:
+        file: file of the result.
+        folder: folder of the finished parts, which is removed when the result is kept.
+        is_current: whether what the result was computed from is unchanged.
+        about: what is computed, and how.
+        form: form of the rows.
+        is_broken: whether writing has failed, so that nothing more is kept.
     """
 
     file: Path
@@ -254,10 +274,15 @@ def _hash(rows: list[dict[str, Any]], about: str, path: Path) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A result, or the finished parts of one. parts: how many these are, None for a whole result.
+    """A kept result, or the finished parts of one.
 
-    about: what was computed, and how; empty if no file can be read. rows: of all its tables. nbytes: of its files.
-    modified: when, in UTC.
+    Attributes:
+        path: its file, or the folder of its parts.
+        about: what was computed, and how; empty if no file can be read.
+        rows: number of rows of all its tables.
+        nbytes: size of its files in bytes.
+        modified: time of the last change, in UTC.
+        parts: number of finished parts; None for a whole result.
     """
 
     path: Path

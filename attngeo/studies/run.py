@@ -36,7 +36,13 @@ _alone = threading.Lock()
 
 @dataclass(frozen=True)
 class StudyTask:
-    """A setting of a study, its position in the list of settings, and the name that a person knows it by."""
+    """One run of a study.
+
+    Attributes:
+        number: position of the setting in the list of settings, from 0.
+        name: name that a person knows it by.
+        setting: argument of the function.
+    """
 
     number: int
     name: str
@@ -45,10 +51,16 @@ class StudyTask:
 
 @dataclass(frozen=True)
 class RunOutcome(Generic[Result]):
-    """The end of one run. number, name: of its setting. result: of the function, if `failure` is None.
+    """The end of one run.
 
-    is_raised: whether the function raised the failure itself; its message need not name the run, as that of other
-    failures does. notes: what its progress said about results that were kept.
+    Attributes:
+        number: position of its setting in the list of settings.
+        name: name of its setting.
+        result: result of the function, if `failure` is None.
+        failure: error that ended the run; None if it succeeded.
+        is_raised: whether the function raised the failure itself; its message need not name the run, unlike that of
+            other failures.
+        notes: messages of its progress about results that were kept.
     """
 
     number: int
@@ -111,7 +123,14 @@ def run_task(function: Function[Any, Any], task: StudyTask, session: Session, to
 
 @dataclass(frozen=True)
 class StudyEnvironment:
-    """The surroundings of a run, which another process takes over from this one."""
+    """The surroundings of a run, which another process takes over from this one.
+
+    Attributes:
+        session: access to the Hub, kept results and progress.
+        version: version of attngeo.
+        folder: working folder.
+        log_level: level of the logger.
+    """
 
     session: Session
     version: str = __version__

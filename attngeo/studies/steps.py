@@ -26,7 +26,11 @@ class TrainingStep(NamedTuple):
 class _Parts(NamedTuple):
     """The name of a checkpoint in parts, one after the other, and the step that the middle one states.
 
-    start, end: of the model. stated: what the name has besides, such as @step1000 or /checkpoint-500; "" if nothing.
+    Attributes:
+        start: first part of the model's name.
+        stated: what the name has besides, such as @step1000 or /checkpoint-500; "" if nothing.
+        end: last part of the model's name.
+        step: training step; None if no step is stated.
     """
 
     start: str

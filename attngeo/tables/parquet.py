@@ -191,8 +191,11 @@ def _count_rows(metadata: Any) -> int:
 class _PageBytes(NamedTuple):
     """Bytes of unpacked pages.
 
-    largest: of one page. of_texts: of all pages of texts. of_repeats: of texts that are in a list of different ones,
-    if each is as long as the list. of_nested: of the numbers in nested columns.
+    Attributes:
+        largest: bytes of the largest page.
+        of_texts: bytes of all pages of texts.
+        of_repeats: bytes of texts that are in a list of different ones, if each is as long as the list.
+        of_nested: bytes of the numbers in nested columns.
     """
 
     largest: int

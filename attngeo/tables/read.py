@@ -266,7 +266,13 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
 
 
 def require_frame(frame: object, what: str, made_by: str) -> None:
-    """Raise UsageError if a table is no DataFrame. what: its name in messages. made_by: what gives such a table."""
+    """Raise UsageError if a table is no DataFrame.
+
+    Args:
+        frame: the table.
+        what: its name in messages.
+        made_by: function that gives such a table.
+    """
     if not hasattr(frame, "columns"):
         raise UsageError(f"{what} is {frame!r:.60}, expected a DataFrame of what {made_by} writes")
 

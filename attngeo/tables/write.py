@@ -58,7 +58,11 @@ QUARTILES = ("_lower", "_median", "_upper")
 def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = (), separator: str = ",", decimal: str = ".") -> str:
     """Cells with separators; missing scores are empty. Texts are made printable, but those of columns `as_written`.
 
-    as_written: columns whose numbers keep their decimal points, too. decimal: the mark of all others.
+    Args:
+        frame: the table.
+        as_written: columns that keep their texts, and the decimal points of their numbers.
+        separator: text between cells.
+        decimal: decimal mark of the numbers of all other columns.
     """
     columns: dict[Any, Any] = {}
     for name in frame.columns:

@@ -74,9 +74,18 @@ class Batches(Protocol):
 class BestWeights:
     """The best weights so far. A batch of models has a loss each, and parameters whose first dimension is the models.
 
-    losses: those of an epoch, [] or [models]; only their shape is read. patience: epochs without a lower loss after
-    which a model stops; None for never. What a model learns after it has stopped is not kept, so that each model of a
-    batch ends as it does alone.
+    Updates of a model after it has stopped are not kept, so that each model of a batch ends as it does alone.
+
+    Args:
+        model: the model, or a batch of models.
+        losses: losses of an epoch, [] or [models]; only their shape is read.
+        patience: epochs without a lower loss after which a model stops; None for never.
+
+    Attributes:
+        lowest: lowest loss, [] or [models].
+        epochs: epoch of the lowest loss, from 0; −1 before the first one.
+        stopped: whether a model has stopped.
+        weights: name → weight after the epoch of the lowest loss.
     """
 
     def __init__(self, model: nn.Module, losses: Tensor, patience: int | None) -> None:
@@ -114,8 +123,10 @@ class BestWeights:
 class History:
     """The losses of a training.
 
-    train: mean training loss of each epoch, [epochs] or [epochs, models]. validation: the same after each epoch; empty
-    without validation data. best_epoch: from 0, of each model; the last one without validation data.
+    Attributes:
+        train: mean training loss of each epoch, [epochs] or [epochs, models].
+        validation: mean validation loss after each epoch, of the same shape; empty without validation data.
+        best_epoch: epoch of the lowest validation loss, from 0, of each model; the last one without validation data.
     """
 
     train: np.ndarray
@@ -203,7 +214,19 @@ def remove_state(folder: Path) -> None:
 
 @dataclass
 class _Training:
-    """The training of a model, from `epoch` on."""
+    """The training of a model, from `epoch` on.
+
+    Attributes:
+        model: the model, which is trained in place.
+        options: options of the loop.
+        folder: folder of the saved state; None saves nothing.
+        identity: name of data and model.
+        epoch: number of finished epochs.
+        train_losses: mean training losses of each epoch.
+        validation_losses: mean validation losses of each epoch.
+        best: best weights so far; None without validation data.
+        next_save: earliest time of the next saved state, in seconds of the monotonic clock.
+    """
 
     model: nn.Module
     options: TrainingOptions

@@ -37,10 +37,13 @@ EXPLAINED: Mapping[Verdict, frozenset[OutputNote]] = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What one site should multiply, if its weights are read rightly.
+    """The products that one site should give, if its weights are read correctly.
 
-    module: the name of its module in the running model, which may differ from that in the file. prediction: its queries
-    and keys for the vectors of `predict`. outputs: what it writes for them; None if that is not checked.
+    Attributes:
+        site: the attention site.
+        module: name of its module in the running model, which may differ from the name in the file.
+        prediction: its queries and keys for the vectors of `predict`.
+        outputs: its outputs for these vectors; None if they are not checked.
     """
 
     site: AttentionSite
@@ -51,15 +54,17 @@ class Expectation:
 
 @dataclass(frozen=True)
 class SiteCheck:
-    """One site against the running model.
+    """One site compared with the running model.
 
-    verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs";
-    "no product" if the module ran, but no product in it went through a softmax; "not run". difference: relative, see
-    `compare`.
-
-    outputs: the same of values and outputs; "" if they are not checked. "heads agree" if each head writes what it
-    should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do, but
-    something stands between; both only if a note of the site says why, see `EXPLAINED`. written: the differences.
+    Attributes:
+        site: the attention site.
+        verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs"; "no
+            product" if the module ran, but no product in it went through a softmax; "not run".
+        difference: relative difference, see `compare`.
+        outputs: verdict on values and outputs; "" if they are not checked. "heads agree" if each head writes what it
+            should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do,
+            but something stands between; both only if a note of the site says why, see `EXPLAINED`.
+        written: differences of values and outputs.
     """
 
     site: AttentionSite
@@ -71,10 +76,12 @@ class SiteCheck:
 
 @dataclass(frozen=True)
 class Findings:
-    """All sites of a model against the running model.
+    """All sites of a model compared with the running model.
 
-    unexplained: name patterns of modules that attend and that no site explains. unreported: those of them that are not
-    left out with a reason, either.
+    Attributes:
+        checks: one for each site.
+        unexplained: name patterns of modules that attend and that no site explains.
+        unreported: those of them that are not left out with a reason, either.
     """
 
     checks: list[SiteCheck]

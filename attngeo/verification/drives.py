@@ -35,7 +35,13 @@ class Drive(NamedTuple):
 
 
 class Drives(NamedTuple):
-    """The runs of one model, the attention modules that none of them runs, and the error of the whole model's run."""
+    """The runs of one model.
+
+    Attributes:
+        drives: the runs.
+        missing: attention modules that none of them runs.
+        error: error of the whole model's run; "" if there is none.
+    """
 
     drives: list[Drive]
     missing: list[str]
@@ -97,9 +103,14 @@ def _attends(module: nn.Module) -> bool:
 class _Search:
     """Runs that work, and the attention modules that are still to run.
 
-    arguments: path of a submodule → arguments of its forward that are known already. ran: the modules that the last run
-    reached, which hooks keep. missing: the attention modules that no run has reached. hopeless: classes and shapes of
-    modules that no inputs fit.
+    Attributes:
+        model: the model.
+        arguments: path of a submodule → arguments of its forward that are already known.
+        ran: modules that the last run reached, which hooks keep.
+        missing: attention modules that no run has reached.
+        drives: runs that work.
+        first_error: error of the first run that failed; "" if none did.
+        hopeless: classes and shapes of modules that no inputs fit.
     """
 
     model: nn.Module

@@ -360,7 +360,10 @@ for _names, _make in _MAKERS.items():
 def combine_inputs(module: nn.Module, configs: list[Any], known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield combinations of keyword arguments to try on the forward of `module`, the most likely first.
 
-    configs: the configurations around the module, the nearest first. known: arguments that are known already.
+    Args:
+        module: the module.
+        configs: configurations around the module, the nearest first.
+        known: arguments that are already known.
     """
     parameters = inspect.signature(module.forward).parameters
     required = [name for name, parameter in parameters.items() if _is_required(parameter)]

@@ -43,10 +43,12 @@ ROOM = 2**30  # bytes, for what the model computes while it runs
 
 
 class LoadArguments(NamedTuple):
-    """Arguments for transformers to load a model: as much as the reference says, and nothing that attngeo has found.
+    """Arguments for transformers to load a model. They say what the reference says, and nothing that attngeo has found.
 
-    source: a folder, or the name of a repository on the Hub. options: further arguments of `from_pretrained`. weights:
-    the file of weights that the reference itself names, for `transformers_weights`.
+    Attributes:
+        source: a folder, or the name of a repository on the Hub.
+        options: further arguments of `from_pretrained`.
+        weights: weight file that the reference itself names, for `transformers_weights`.
     """
 
     source: str | Path

@@ -48,8 +48,12 @@ def probe_inputs(
 ) -> Iterator[None]:
     """Inside, every token that enters one of the modules is `vectors(width)`.
 
-    modules: module name → widths of the inputs to replace. others: the other arguments, such as positions; those of the
-    first run are noted there, and are used again in later runs, so that nothing but the vectors changes.
+    Args:
+        model: the model.
+        modules: module name → widths of the inputs to replace.
+        vectors: width → vector.
+        others: the other arguments, such as positions; those of the first run are noted there, and reused in later
+            runs, so that only the vectors change.
     """
     with ExitStack() as hooks:
         for name, widths in modules.items():

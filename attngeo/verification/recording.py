@@ -24,12 +24,17 @@ PRODUCTS = {ATEN.bmm.default: (0, 1), ATEN.baddbmm.default: (1, 2), ATEN.mm.defa
 
 @dataclass(eq=False)
 class Product:
-    """One product of queries and keys: query [n, tokens, width], key [n or fewer, tokens, width].
+    """One product of queries and keys. Factors that were not kept are on the meta device.
 
-    n is the batch size times the number of heads, and of windows if the model attends in windows. In front of it may
-    be the number of runs. running: names of the modules that were running, the outermost first. number: how many
-    products came before it. softmax: a number that products share if their sum went through the same softmax. Factors
-    that were not kept are on the meta device.
+    n is the batch size times the number of heads, and of windows if the model attends in windows. The factors may have
+    the number of runs as a further first dimension.
+
+    Attributes:
+        query: [n, tokens, width].
+        key: [n or fewer, tokens, width].
+        running: names of the modules that were running, the outermost first.
+        number: number of products before it.
+        softmax: number that products share if their sum went through the same softmax.
     """
 
     query: Tensor
@@ -64,7 +69,7 @@ def without_fast_path() -> Iterator[None]:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What a model did.
+    """A record of the run of a model.
 
     Attributes:
         products: its products of queries and keys, in their order.

@@ -228,9 +228,12 @@ def _is_in(site: AttentionSite, module: str) -> bool:
 
 
 class SitePlace(NamedTuple):
-    """Where a site is in its model.
+    """The place of a site in its model.
 
-    stack: without the pattern that tells stacks of one name apart. number: counts the sites of one stack and layer.
+    Attributes:
+        stack: name of its stack, without the pattern that tells stacks of one name apart.
+        layer: number of its layer.
+        number: number among the sites of the same stack and layer, from 0.
     """
 
     stack: str

@@ -22,7 +22,7 @@ OutputVerdict = Literal["agrees", "heads agree", "parts agree", "differs"]
 
 @dataclass(frozen=True)
 class OutputPrediction:
-    """What one site writes for known inputs, from its weights.
+    """Outputs of one site for known inputs, from its weights.
 
     Attributes:
         values: Wv applied to the inputs, [value heads, runs, value_dim].

@@ -17,8 +17,10 @@ from attngeo.errors import UnsupportedModelError
 class Fields(NamedTuple):
     """The fields of a method.
 
-    applied: fields that decoding or its checks read. idle: those without effect on queries and keys, with the reason in
-    a comment. fixed: field → the values that it may have.
+    Attributes:
+        applied: fields that decoding or its checks read.
+        idle: fields without effect on queries and keys, with the reason in a comment.
+        fixed: field → the values that it may have.
     """
 
     applied: Collection[str] = ()

@@ -19,7 +19,10 @@ from attngeo.checkpoints.store import TensorInfo
 class Packing(NamedTuple):
     """How numbers are packed along the first axis, the first block highest.
 
-    bits: of a number. blocks: numbers in a word. dtype: of words.
+    Attributes:
+        bits: bits of a number.
+        blocks: numbers in a word.
+        dtype: dtype of the words.
     """
 
     bits: int

@@ -12,7 +12,10 @@ from attngeo.checkpoints.store import DTYPE_NAMES, FLOATS
 class Other(NamedTuple):
     """A method that is not decoded.
 
-    title: what people call it. reason: why. codes: how the names of its codes end.
+    Attributes:
+        title: name that people know it by.
+        reason: why it is not decoded.
+        codes: ends of the names of its codes.
     """
 
     title: str

@@ -30,10 +30,14 @@ MOST = 1 << 31
 
 
 class Stated(NamedTuple):
-    """What config.json states about one weight, in the words of all methods; None for what it leaves open.
+    """Statements of config.json about one weight, in the words of all methods. None is left open.
 
-    dtypes: the codes may have; none if they are left open. bits: of a code. size: the inputs of a group that share a
-    scale, -1 for all. has_zeros: whether groups have zero points. is_ordered: whether each input names its group.
+    Attributes:
+        dtypes: dtypes that the codes may have; empty if they are left open.
+        bits: bits of a code.
+        size: inputs of a group that share a scale; -1 for all.
+        has_zeros: whether groups have zero points.
+        is_ordered: whether each input names its group.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -53,15 +57,22 @@ class Packed:
         read_stored: reads the numbers of a small tensor by its name.
         method: the quantisation, as config.json states it.
 
-    Raises:
-        CorruptCheckpointError: The tensors contradict one another or the settings.
-        UnsupportedModelError: The settings are not decoded.
+    Attributes:
+        parts: role → ends of the names that it may have; one role is "codes".
+        optional: roles that may be missing.
+        small: roles that are read to learn the shape.
+        dtypes: dtypes of the codes.
+        numbers: role → dtypes that other tensors may have.
+        bits: bits of one code; None if only the configuration states it.
+        bits_field: field of the configuration that states the bits.
+        by_rows: whether rows of the weight need the same rows of each tensor; otherwise they need all.
+        format: the form, as tables show it.
+        shape: shape of the weight, (outputs, inputs).
+        stated: statements of the configuration about this weight.
 
-    parts: role → the ends of the names that it may have; one role is "codes". optional: roles that
-    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
-    other tensors may have. bits: of one code; None if only the configuration states it. bits_field: the field that
-    states it. by_rows: whether rows of the weight need the same rows of each tensor; otherwise they need all. An
-    instance has a `format`, as tables show it, a `shape`, and what is `stated` about it.
+    Raises:
+        CorruptCheckpointError: the tensors contradict one another or the settings.
+        UnsupportedModelError: the settings are not decoded.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]

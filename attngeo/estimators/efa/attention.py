@@ -45,13 +45,24 @@ SHORT_ROW = 16
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes and the kind of the layers. Raises UsageError for heads that do not divide it.
+    """The sizes and the kind of the layers.
 
-    width: d. kind: "softmax"; "linear" for the products themselves as weights; "relu" for their positive part, divided
-    by the number of tokens that are seen (Bai et al. 2023, arXiv 2306.04637, definition 1). scale: of the products,
-    1/"width" as in the paper, or 1/√"head" as in its code. bias: of the four matrices and of the feed-forward layer.
-    output: a matrix after the heads; without it, heads·head_size must be the width. norm: layer normalisation after
-    each residual connection. feed_forward: hidden units of a layer after the attention, 0 for none.
+    Attributes:
+        width: d, the numbers of a token.
+        layers: number of layers.
+        heads: heads of a layer, H.
+        head_size: numbers of a head, c; None for width / heads.
+        kind: weights of tokens: "softmax"; "linear" for the products themselves; "relu" for their positive part,
+            divided by the number of tokens that are seen (Bai et al. 2023, arXiv 2306.04637, definition 1).
+        scale: factor of the products: 1/"width" as in the paper, or 1/√"head" as in its code.
+        residual: whether each layer has a residual connection.
+        bias: whether the four matrices and the feed-forward layer have biases.
+        output: whether a matrix follows the heads; without it, heads·head_size must be the width.
+        norm: whether layer normalisation follows each residual connection.
+        feed_forward: hidden units of a layer after the attention; 0 for none.
+
+    Raises:
+        UsageError: the heads do not divide the width.
     """
 
     width: int
@@ -93,7 +104,18 @@ class Keys(NamedTuple):
 
 
 class MaskedLayer(nn.Module):
-    """One layer. Parameters: query, key, value (Linear, d → H·c), output (H·c → d), norms and feed-forward if any."""
+    """One layer of attention.
+
+    Attributes:
+        shape: its sizes and its kind.
+        query: Linear, d → H·c.
+        key: Linear, d → H·c.
+        value: Linear, d → H·c.
+        output: Linear, H·c → d; None if there is none.
+        norm1: normalisation after the attention; the identity if there is none.
+        norm2: normalisation after the feed-forward layer; the identity if there is none.
+        feed_forward: layer after the attention, d → d; None if there is none.
+    """
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
@@ -164,10 +186,13 @@ class MaskedAttention(nn.Module):
     ) -> Tensor:
         """The last layer's token at each position when that position is masked, [B, I, d].
 
-        tokens: [B, J, d]. masked: what replaces each of the first I tokens, [B, I, d]. known: whether the token is
-        seen from other positions, [B, J]. present: which of the first I positions are read, [B, I]; without it, the
-        known ones. Numbers at other positions are meaningless. causal: each position sees those before it only; see
-        `find_seen`.
+        Args:
+            tokens: [B, J, d].
+            masked: replacement of each of the first I tokens, [B, I, d].
+            known: whether other positions see the token, [B, J].
+            present: which of the first I positions are read, [B, I]; the known ones by default. Numbers at other
+                positions are meaningless.
+            causal: whether each position sees those before it only; see `find_seen`.
         """
         if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
             return self._read_all(tokens, masked, known, causal=causal)
@@ -363,9 +388,13 @@ class WholeCopies:
 
 @dataclass(frozen=True)
 class MixedCopies:
-    """Token j of copy i is once[j] + output·mixed[i, j], and masked[i] for j = i.
+    """Copies of the tokens: token j of copy i is once[j] + output·mixed[i, j], and masked[i] for j = i.
 
-    once: [B, J, d]. mixed: what the heads' values give together, [B, I, J, n]. output: [d, n]. masked: [B, I, d].
+    Attributes:
+        once: [B, J, d].
+        mixed: joint result of the heads' values, [B, I, J, n].
+        output: [d, n].
+        masked: [B, I, d].
     """
 
     once: Tensor

@@ -56,8 +56,13 @@ def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequ
 class SequenceBatches:
     """Batches of sequences in a random order, each as long as its longest one.
 
-    Those that are held out have no order: sequences of about one length are together, so that a long one is read with
-    few others.
+    Held-out sequences are grouped by length instead, so that a long one is read with few others.
+
+    Attributes:
+        model: the model that reads the batches.
+        sequences: the data.
+        options: size of the batches, and the seed.
+        are_held_out: whether the sequences are held out.
     """
 
     model: PartModel

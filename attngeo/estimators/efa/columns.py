@@ -63,7 +63,14 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
 
 
 def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:
-    """Raise TableError for the first row that is wrong, if one is. wrong: [rows]. problem: is said of its value."""
+    """Raise TableError for the first row that is wrong, if there is one.
+
+    Args:
+        wrong: whether each row is wrong, [rows].
+        column: the column of the values.
+        source: the table, for messages.
+        problem: text that follows the value in the message.
+    """
     if wrong.any():
         row = int(wrong.argmax())
         raise TableError(f"{show_value(column.iloc[row])}{problem}", subject=source, row=row + 1, column=column.name)
@@ -94,8 +101,14 @@ def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.
 def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray:
     """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year.
 
-    codes: of the sequences of rows. missing: which rows may share a position with other missing ones. Raises TableError
-    for what is no position, and for one that a sequence has twice.
+    Args:
+        column: the positions.
+        codes: sequence of each row.
+        source: the table, for messages.
+        missing: which rows may share a position with other missing ones.
+
+    Raises:
+        TableError: a value is no position, or a sequence has one twice.
     """
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column

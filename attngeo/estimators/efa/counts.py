@@ -19,11 +19,14 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ItemCounts:
-    """The sequences of a table that have an item, and those that have two items.
+    """The number of sequences of a table that have an item, and that have two items.
 
-    sequences: how many the table has. items: those with each item, [D]. pairs: a row for each pair that is kept, [n,
-    3]: the numbers of its items, the lower one first, and the sequences with both. least: pairs that are not kept are
-    in fewer sequences.
+    Attributes:
+        sequences: number of sequences of the table.
+        items: sequences with each item, [D].
+        pairs: one row for each pair that is kept, [n, 3]: the numbers of its items, the lower one first, and the
+            sequences with both.
+        least: pairs in fewer sequences are not kept.
     """
 
     sequences: int

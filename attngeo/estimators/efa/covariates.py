@@ -49,9 +49,12 @@ MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGE
 class Covariate(Table):
     """A column of covariates as a model knows it.
 
-    categories: in the order of their numbers, if its kind is category or categories. scale: mean and deviation of its
-    numbers; of a time, of its days since 1970. zone: of times, such as Europe/Berlin; "" if the training column has
-    none; None for seconds since 1970, and in a model of an older version.
+    Attributes:
+        kind: kind of its values.
+        categories: categories in the order of their numbers, if the kind is category or categories.
+        scale: mean and standard deviation of its numbers; for times, in days since 1970.
+        zone: zone of its times, such as Europe/Berlin; "" if the training column has none; None for seconds since 1970,
+            and in a model of an older version.
     """
 
     kind: Kind

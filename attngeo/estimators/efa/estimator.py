@@ -98,6 +98,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             of values, or one that an older version saved.
         history_: losses of each epoch; of both parts, [epochs, parts], NaN after a part has stopped.
         options_: the parameters as `EfaOptions`.
+        architecture_: the architecture of the networks.
+        missing_texts: texts that are missing cells in the file that it was fitted to; None for those of
+            `read_own_table`.
 
     Raises:
         UsageError: a parameter is out of range; raised by `fit`.

@@ -17,11 +17,18 @@ from attngeo.estimators.efa.options import Pooling
 class Factors(nn.Module):
     """A factor model of items, or of their values.
 
-    items: D. size: K. causal: whether the sum is over the positions before it. pooling: what the sum is divided by,
-    I − 1 for a mean. start: whether a learned vector is added to that sum, so that the first position has one, too, as
-    in the code of the paper. window: positions on each side that are in the sum (section 4.2); None for all.
+    Args:
+        items: number of items, D.
+        size: numbers of a vector, K.
+        causal: whether the sum is over the positions before a position only.
+        pooling: divisor of the sum, I − 1 for a mean.
+        start: whether a learned vector is added to that sum, so that the first position has one, too, as in the code of
+            the paper.
+        window: positions on each side that are in the sum (section 4.2); None for all.
 
-    center.weight: ρ, [D, K]. context.weight: α, [D, K].
+    Attributes:
+        center: its weight is ρ, [D, K].
+        context: its weight is α, [D, K].
     """
 
     center: nn.Linear | nn.Embedding

@@ -153,9 +153,14 @@ class Gaussian(ExponentialFamily):
 class Poisson(ExponentialFamily):
     """Counts; η is the logarithm of the rate.
 
-    least: of the rate. The network gives r and the rate is least + exp(r): with 1, the second parameterisation of the
-    paper's section 6.2.2. first: the smallest value; y − first is a Poisson variable. With 1, the first
-    parameterisation there.
+    Args:
+        least: lower limit of the rate. The network gives r, and the rate is least + exp(r): with 1, the second
+            parameterisation of the paper's section 6.2.2.
+        first: smallest value; y − first is a Poisson variable. With 1, the first parameterisation there.
+
+    Attributes:
+        values: the values in words, for errors.
+        text: the family as users write it, such as "poisson:1".
     """
 
     support = constraints.nonnegative_integer
@@ -204,7 +209,13 @@ class Poisson(ExponentialFamily):
 class Binomial(ExponentialFamily):
     """Successes of a number of trials; η is the logit of a success.
 
-    total_count: the number of trials.
+    Args:
+        total_count: number of trials.
+
+    Attributes:
+        values: the values in words, for errors.
+        support: constraint on the values.
+        text: the family as users write it, such as "binomial:10".
     """
 
     needs_double = True
@@ -333,8 +344,16 @@ class Ordinal(ExponentialFamily):
     """One of a number of ordered levels, numbered from 0: p(y | η) ∝ exp(η·y + b_y).
 
     The logit of each level against the one below it is η plus a constant: the adjacent-category model, which is the
-    ordinal model of an exponential family. levels: from 2 to 100,000. The weights b of the levels are learned, and
-    start at 0.
+    ordinal model of an exponential family.
+
+    Args:
+        levels: number of levels, from 2 to 100,000.
+
+    Attributes:
+        weights: b, [levels]; learned, and 0 at the start.
+        values: the values in words, for errors.
+        support: constraint on the values.
+        text: the family as users write it, such as "ordinal:5".
     """
 
     def __init__(self, levels: int) -> None:

@@ -48,13 +48,23 @@ LOG_ROUNDING = 1e-6
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
     """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
 
-    Columns: data, part, value, model, direction, family, seed, those of `Measured`, and of each part's training epochs,
+    Columns: data, part, value, model, direction, family, seed, those of `Measured`, and for each part training epochs,
     best_epoch (whose weights it has, from 1) and stopped_early (whether patience ended it). part is items or values (of
-    the column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the
-    mean of a row, constants of the family included, and without_context that of the best distribution that does not see
+    the column value), and all for the sum of several. data is train, held-out or validation, and test. log_prob is the
+    mean of a row, constants of the family included; without_context is that of the best distribution that does not see
     the other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur
-    once in a sequence, is that of their frequencies among the items that the context does not have. Raises as
-    `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
+    once in a sequence, is that of their frequencies among the items that the context does not have.
+
+    Raises also as `ExponentialFamilyAttention.fit` and `save`.
+
+    Args:
+        path: file of the training rows.
+        options: how they are read, the model, and the other files.
+        progress: called with notes and epochs.
+
+    Raises:
+        DataUnavailableError: a file cannot be reached.
+        TableError: a file cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
     frames = _read_tables(paths, options, progress)
@@ -184,7 +194,14 @@ def predict_file(
     options: EfaPredictOptions = AS_FITTED,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """`predict_own_rows` of a saved model and a file. progress: gets notes. Raises as they and their readers do."""
+    """`predict_own_rows` of a saved model and a file. Raises as they and their readers do.
+
+    Args:
+        folder: folder of the saved model.
+        path: file of the rows.
+        options: how the rows are read, and on which device they are predicted.
+        progress: called with notes.
+    """
     model = ExponentialFamilyAttention.load(folder)
     model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
@@ -224,6 +241,11 @@ def sample_file(
 
     Columns that are not drawn stay as they are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their
     readers do.
+
+    Args:
+        folder: folder of the saved model.
+        options: what is drawn, and for which rows.
+        progress: called with notes.
     """
     model = ExponentialFamilyAttention.load(folder)
     if options.data is None:
@@ -251,7 +273,15 @@ def compare_files(
     options: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
+    """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do.
+
+    Args:
+        first: folder of the first model.
+        second: folder of the second model.
+        path: file of the rows.
+        options: how a text file is written.
+        progress: called with notes.
+    """
     model = ExponentialFamilyAttention.load(first)
     other = ExponentialFamilyAttention.load(second)
     with naming({TABLE: path}):
@@ -275,9 +305,19 @@ def read_basket(
     form: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError.
+    """The rows of a file; or items with commas between them, as one sequence.
 
-    An item that has a comma is in quotation marks. form: how a text file is written.
+    An item that has a comma is in quotation marks.
+
+    Args:
+        model: the model that the rows are for.
+        text: path of a file, or items.
+        form: how a text file is written.
+        progress: called with notes.
+
+    Raises:
+        UsageError: an item is unknown, or the model needs a file or more items.
+        TableError: the file cannot be read.
     """
     is_file = text.lower().endswith(SUFFIXES)
     with suppress(OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody

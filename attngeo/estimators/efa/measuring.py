@@ -38,12 +38,20 @@ SHRINKAGE = 1e-6
 class Measured(NamedTuple):
     """The size of a table, and the mean log p of its rows.
 
-    log_prob: by the model. without_context: by the best distribution without one. without_repeats: by the frequencies
-    of items that are not in the context; NaN for values, and if an item occurs twice in a sequence. rmse: the root mean
-    squared error of the means of values; item_mean_rmse: that of the mean of each item's training values, or of all
-    without items. accuracy: the share of rows whose item is the most probable one; popularity_accuracy: of those whose
-    item is the most frequent one, which the context lacks if no item occurs twice. NaN for the other kind, and an rmse
-    if the family has no mean.
+    Measures of values are NaN for items, and the reverse. Both errors are NaN if the family has no mean.
+
+    Attributes:
+        sequences: number of sequences.
+        rows: number of rows.
+        log_prob: mean log p by the model.
+        without_context: mean log p by the best distribution without a context.
+        without_repeats: mean log p by the frequencies of items that are not in the context; NaN for values, and if an
+            item occurs twice in a sequence.
+        rmse: root mean squared error of the means of values.
+        item_mean_rmse: the same of the mean of each item's training values, or of all training values without items.
+        accuracy: share of rows whose item is the most probable one.
+        popularity_accuracy: share of rows whose item is the most frequent one; if no item occurs twice, the most
+            frequent one that the context lacks.
     """
 
     sequences: int

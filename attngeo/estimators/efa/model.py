@@ -33,8 +33,14 @@ PADDED = 2**12
 class PartModel(nn.Module):
     """A network with the families of what it predicts: `model(batch)` is (−Σ log p, number of observations).
 
-    families: one for each column of values, or that of items. context_dropout: the share of rows that others do not see
-    while it trains.
+    Args:
+        network: the network.
+        families: one for each column of values, or that of items.
+        shape: the shape of the data.
+        context_dropout: share of rows that others do not see during training.
+
+    Attributes:
+        is_of_items: whether it predicts items; otherwise values.
     """
 
     def __init__(

@@ -26,13 +26,17 @@ EMBEDDED = 0.05
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences of up to I positions; a tensor that the data lack is None.
+    """B sequences of up to I positions. Numbers where nothing is known or present are not read.
 
-    known: whether what is modelled is known at a position, so that others see it, [B, I]. items: their numbers, [B, I].
-    values: y, [B, I, columns], NaN if a known position lacks one. coordinates: τ, [I, dimensions] or [B, I,
-    dimensions]. lagged: values of the same positions at earlier times, the latest first, [B, lags, I]. categories,
-    numbers: of covariates, [B, I, …]. present: where there is a row, [B, I]; it is predicted even if it is not known.
-    Numbers where nothing is known or present are not read.
+    Attributes:
+        known: whether what is modelled is known at a position, so that others see it, [B, I].
+        items: numbers of the items, [B, I]; None if the data lack them, as for all tensors below.
+        values: y, [B, I, columns]; NaN if a known position lacks one.
+        coordinates: τ, [I, dimensions] or [B, I, dimensions].
+        lagged: values of the same positions at earlier times, the latest first, [B, lags, I].
+        categories: categories of covariates, [B, I, …].
+        numbers: numbers of covariates, [B, I, …].
+        present: whether there is a row, [B, I]; it is predicted even if it is not known. The known ones by default.
     """
 
     known: Tensor
@@ -64,8 +68,11 @@ class Batch:
 class Tokens(NamedTuple):
     """The input of the layers.
 
-    tokens: [B, J, d]. masked: what replaces the first I of them, [B, I, d]. known: which tokens are known, [B, J].
-    present: which of the first I positions are read, [B, I].
+    Attributes:
+        tokens: [B, J, d].
+        masked: replacements of the first I tokens, [B, I, d].
+        known: which tokens are known, [B, J].
+        present: which of the first I positions are read, [B, I].
     """
 
     tokens: Tensor
@@ -96,9 +103,12 @@ class Covariates(nn.Module):
 
 
 class AttentionNetwork(nn.Module):
-    """Layers of attention that are read at masked positions, and what makes numbers of their vectors.
+    """Attention layers that are read at masked positions, and the map from their vectors to numbers.
 
-    causal: whether a position sees only those before it.
+    Attributes:
+        attention: the layers.
+        position: its weight is p, the vectors of positions, [positions, d]; None without positions.
+        causal: whether a position sees only those before it.
     """
 
     attention: MaskedAttention
@@ -129,11 +139,18 @@ class AttentionNetwork(nn.Module):
 class ItemAttention(AttentionNetwork):
     """Logits of the item at each position, given the others: section 2.1.
 
-    items: D. shape: of the layers; its width is K. positions: the longest sequence, or 0 for baskets without an order.
-    causal: whether a position sees only those before it. covariates: how many categories and numbers, as those of
-    `Covariates`, whose vector is added to that of the item. They may tell the item, so that [MASK] replaces both.
+    The covariates may tell the item, so that [MASK] replaces both.
 
-    context.weight: β, [D + 1, K], [MASK] last. center.weight: δ, [D, K]. position.weight: p, [positions, K].
+    Args:
+        items: number of items, D.
+        shape: shape of the layers; its width is K.
+        positions: length of the longest sequence, or 0 for baskets without an order.
+        causal: whether a position sees only those before it.
+        covariates: number of categories and of numbers, as for `Covariates`, whose vector is added to that of the item.
+
+    Attributes:
+        context: its weight is β, [D + 1, K], [MASK] last.
+        center: its weight is δ, [D, K].
     """
 
     def __init__(
@@ -173,15 +190,24 @@ class ItemAttention(AttentionNetwork):
 class ValueShape:
     """The parts of a token of the value part, and how its number is read.
 
-    size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none.
-    two_item_vectors: whether center and context embeddings of the item are in the token, as in the paper, or the
-    context embedding only. coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for
-    none. covariates: how many categories and numbers, as those of `Covariates`. columns: d_y. lags: previous copies of
-    the observations, with an embedding of time. value: λ1, "identity" (the values, [MASK] is 0), "lookup" (a vector for
-    each of `levels` whole numbers from 0, the sum over columns; values lose their fractions, and others have the
-    nearest vector) or "network" (of all columns, and of which a position has). positions: the longest sequence, or 0.
-    join: units of a hidden layer through which each token goes first, to `size`; 0 for none. output_units: hidden units
-    of λ2; None reads the last d_y numbers of the vector. bias: whether g has biases.
+    Attributes:
+        size: numbers of each vector that is a part of it: K, and K'.
+        items: number of items, D, with an embedding each; 0 for none.
+        two_item_vectors: whether the token has both center and context embedding of the item, as in the paper, or the
+            context embedding only.
+        coordinates: dimensions of τ, from which a network g makes a vector; 0 for none.
+        hidden: hidden units of g.
+        covariates: number of categories and of numbers, as for `Covariates`.
+        columns: number of columns of values, d_y.
+        lags: previous copies of the observations, with an embedding of time.
+        value: λ1: "identity" (the values; [MASK] is 0), "lookup" (a vector for each of `levels` whole numbers from 0,
+            the sum over columns; values lose their fractions, and others have the nearest vector) or "network" (of all
+            columns, and which of them a position has).
+        levels: number of vectors of "lookup".
+        positions: length of the longest sequence; 0 without positions.
+        join: units of a hidden layer through which each token goes first, to `size`; 0 for none.
+        output_units: hidden units of λ2; None reads the last d_y numbers of the vector.
+        bias: whether g has biases.
     """
 
     size: int = 32
@@ -217,11 +243,24 @@ class ValueShape:
 class ValueAttention(AttentionNetwork):
     """Numbers for the values at each position, given all items and the other values: section 2.2.
 
-    A family makes natural parameters of them. All values of the position are masked, also those of other columns: those
-    of a row do not tell each other.
+    A family makes natural parameters of them. All values of a position are masked, also those of other columns: the
+    values of a row do not tell each other.
 
-    shape: of the tokens. attention: of the layers; its width must be `shape.attended`. causal: whether a position sees
-    only values before it.
+    Args:
+        shape: parts of the tokens.
+        attention: shape of the layers; its width must be `shape.attended`.
+        causal: whether a position sees only values before it.
+
+    Attributes:
+        context: context embeddings of the items, [D, K].
+        center: center embeddings of the items, [D, K]; None if tokens lack them.
+        place: g, the network of coordinates.
+        covariates: network of covariates; None if there are none.
+        lag: embedding of time, [lags + 1, K]; None without lags.
+        level: λ1, if it is not the identity.
+        mask: vector of a masked value, [K'], if λ1 is not the identity.
+        join: network through which each token goes first; None if there is none.
+        head: λ2; None if the last numbers of the vector are read.
     """
 
     def __init__(self, shape: ValueShape, attention: AttentionShape, *, causal: bool = False) -> None:

@@ -77,7 +77,7 @@ def _parse_pairs(columns: Any) -> Any:
 
 
 class Architecture(Options):
-    """How a model is built, beyond its sizes. Commands have the default one; experiments have those of the paper.
+    """The architecture of a model, beyond its sizes. Commands use the default, experiments those of the paper.
 
     Raises UsageError for a value outside its limits.
     """
@@ -405,7 +405,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
 
 
 class EfaPredictOptions(FormOptions):
-    """How a file is read that a saved model predicts, and where. Raises UsageError."""
+    """Options of predictions of a file: its form, and the device. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     short: Short | None = option(None, SHORT, panel=INPUT, shown_default="as in fit")
@@ -435,7 +435,7 @@ class EfaDrawOptions(FormOptions, EfaSampleOptions):
 
 
 class EfaSimilarOptions(Options):
-    """How items that go with another one are ranked. Raises UsageError."""
+    """Options of the ranking of items that go with another one. Raises UsageError."""
 
     by: SimilarBy | None = option(
         None,

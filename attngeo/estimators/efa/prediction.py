@@ -51,10 +51,12 @@ def read_all(
 
 
 class Beside(NamedTuple):
-    """Probabilities of items beside an item: as the next position of a sequence that has one item alone, [D] each.
+    """Probabilities of items beside an item: as the next position of a sequence with this item alone, [D] each.
 
-    chances: p(other | item). usual: p(other), the mean of p(other | one item) over all items but the other. reverse:
-    p(item | other), NaN for others that the mean is not over.
+    Attributes:
+        chances: p(other | item).
+        usual: p(other), the mean of p(other | one item) over all items but the other.
+        reverse: p(item | other); NaN for others that the mean is not over.
     """
 
     chances: np.ndarray
@@ -151,7 +153,13 @@ def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
 
 @torch.no_grad()
 def tabulate_attention(model: PartModel, sequences: Sequences, *, causal: bool) -> pd.DataFrame:
-    """The weights of pairs of known positions, as rows; columns are those of `attention_weights`, without items."""
+    """The weights of pairs of known positions, as rows; columns are those of `attention_weights`, without items.
+
+    Args:
+        model: the model.
+        sequences: the rows.
+        causal: whether a position sees only those before it.
+    """
     shape = model.attention.shape
     costs = shape.layers * shape.heads * (1 + model.shape.lags) * sequences.lengths**2
     tables = []

@@ -42,9 +42,15 @@ SAME_PLACE = 1e-6
 class TableReader:
     """A reader of tables for a part of a model: the columns, and what they must have.
 
-    items: the known items in the order of their numbers, if the shape has any. Those of other kinds are found by their
-    texts. families: of the columns of values, which can give each value; none if the values are not read. If positions
-    do not matter, a column called position that cannot be read is ignored, unless the options name it.
+    If positions do not matter, a column called position that cannot be read is ignored, unless the options name it.
+
+    Attributes:
+        options: names of the columns.
+        items: known items in the order of their numbers, if the shape has any. Those of other kinds are found by their
+            texts.
+        shape: shape of the data.
+        families: families of the columns of values, which must be able to give each value; none if the values are not
+            read.
     """
 
     options: EfaOptions

@@ -20,9 +20,15 @@ FOLDS = 20
 class Relation(NamedTuple):
     """How nearly one set of vectors is a linear map of another.
 
-    forward: R² of the second from the first. backward: of the first from the second. correlation, lowest: the mean and
-    the lowest canonical correlation. chance: the mean one if the rows of one set are shuffled. R² is that of rows that
-    are left out of the map, a twentieth at a time: 0 or less by chance, NaN if there are too few rows for that.
+    R² is that of rows that are left out of the map, a twentieth at a time: 0 or less by chance, NaN if there are too
+    few rows for that.
+
+    Attributes:
+        forward: R² of the second set from the first.
+        backward: R² of the first set from the second.
+        correlation: mean canonical correlation.
+        lowest: lowest canonical correlation.
+        chance: mean canonical correlation if the rows of one set are shuffled.
     """
 
     forward: float

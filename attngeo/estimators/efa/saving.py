@@ -46,7 +46,13 @@ PAIR_COUNTS = "counts.pairs"
 
 
 class SavedCounts(Table):
-    """The sizes of `ItemCounts`: its numbers are tensors. pairs: that are kept."""
+    """The sizes of `ItemCounts`, whose numbers are tensors.
+
+    Attributes:
+        sequences: number of sequences.
+        pairs: number of pairs that are kept.
+        least: pairs in fewer sequences are not kept.
+    """
 
     sequences: Count
     pairs: Count
@@ -54,10 +60,21 @@ class SavedCounts(Table):
 
 
 class SavedEfa(SavedModel):
-    """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none.
+    """The configuration of a model.
 
-    counts: None for a model of values, or of format 4. missing: texts that are missing cells, the empty one among them;
-    None for those of `read_own_table`, and in a model of an older version.
+    Attributes:
+        options: options of the estimator.
+        architecture: architecture of the networks.
+        shape: shape of the data.
+        items: items in the order of their numbers.
+        counts: None for a model of values, or of format 4.
+        missing: texts that are missing cells, the empty one among them; None for those of `read_own_table`, and in a
+            model of an older version.
+        num_hidden_layers: layers of a transformer; None for a factor model, like the four keys below.
+        num_attention_heads: heads of a layer.
+        hidden_size: width of the layers.
+        head_dim: width of a head.
+        is_decoder: whether a position sees only those before it.
     """
 
     TYPE = "attngeo_efa"
@@ -141,9 +158,21 @@ def write_efa(
     epochs: int,
     missing: Sequence[str] | None = None,
 ) -> None:
-    """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks.
+    """Write a fitted model to a folder, which is created.
 
-    counts: of the items of training sequences, which are saved with the part of items. missing: as of `SavedEfa`.
+    Args:
+        folder: folder of the model.
+        options: options of the estimator.
+        architecture: architecture of the networks.
+        parts: the trained models.
+        items: items in the order of their numbers.
+        counts: counts of the items of training sequences, which are saved with the part of items.
+        epochs: number of epochs of the training.
+        missing: see `SavedEfa`.
+
+    Raises:
+        OutputError: the folder cannot be written.
+        TableError: JSON has no form for an item.
     """
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")

@@ -33,8 +33,10 @@ LARGEST_RAW_START = 30.0
 class ValueColumn(Table):
     """The scale of a column of values in training rows.
 
-    scale: mean and deviation. variance: at which a learned one starts. raw_start: what is added to the number that the
-    network gives a family other than the Gaussian, which begins near 0.
+    Attributes:
+        scale: mean and standard deviation.
+        variance: start of a learned variance.
+        raw_start: number added to what the network gives a family other than the Gaussian, which begins near 0.
     """
 
     scale: MeanAndDeviation = (0.0, 1.0)
@@ -45,11 +47,20 @@ class ValueColumn(Table):
 class DataShape(Table):
     """The shape of the data of a model: sizes, scales and columns that training rows decide. Saved models keep it.
 
-    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
-    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
-    values, covariates: their columns. place_scale: mean and deviation of each coordinate. places: coordinates of the
-    positions, for the spatial factor model. position: the column of positions that training rows have, if their order
-    matters. repeats: whether an item may occur again in a sequence; otherwise items of the context have probability 0.
+    Attributes:
+        part: "items" or "values".
+        items: number of items.
+        longest: positions that a sequence may have.
+        trained: positions of the longest sequence that was read.
+        coordinates: number of coordinates.
+        lags: number of earlier times.
+        levels: number of values from 0, if each has a vector.
+        values: columns of values.
+        covariates: columns of covariates.
+        place_scale: mean and standard deviation of each coordinate.
+        places: coordinates of the positions, for the spatial factor model.
+        position: column of positions of the training rows, if their order matters.
+        repeats: whether an item may occur again in a sequence; otherwise items of the context have probability 0.
     """
 
     part: Literal["items", "values"]
@@ -78,11 +89,20 @@ class DataShape(Table):
 class Sequences:
     """The rows of a table, by sequence, without padding: one long sequence does not make the others larger.
 
-    names: of the sequences, [N]. starts: the first entry of each, and the number of entries, [N + 1]. rows: the row of
-    the table at each entry, [P], or −1. known: whether what is modelled is known there, so that other entries see it,
-    [P]. asked: which entries are predicted, [P]. items: their numbers, [P]. values: [P, columns], NaN if a known entry
-    lacks one. coordinates: [P, dimensions]. lagged: values at earlier times, the latest first, [P, lags]. categories,
-    numbers: of covariates, as those of `read_covariates`, [P, …]. None is what the table lacks.
+    A tensor is None if the table lacks its columns.
+
+    Attributes:
+        names: names of the sequences, [N].
+        starts: first entry of each sequence, and the number of entries, [N + 1].
+        rows: row of the table at each entry, [P], or −1.
+        known: whether what is modelled is known there, so that other entries see it, [P].
+        asked: which entries are predicted, [P].
+        items: numbers of the items, [P].
+        values: [P, columns]; NaN if a known entry lacks one.
+        coordinates: [P, dimensions].
+        lagged: values at earlier times, the latest first, [P, lags].
+        categories: categories of covariates, as `read_covariates` gives them, [P, …].
+        numbers: numbers of covariates, as `read_covariates` gives them, [P, …].
     """
 
     names: np.ndarray

@@ -30,10 +30,15 @@ def train_parts(
     folder: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> History:
-    """Train each part, and join their histories.
+    """Train each part, and join their histories. Raises as `training.loop.train`.
 
-    tables: that of the training rows, then that of rows that are held out, if there is one; each as every part reads
-    it. folder: keeps the states; `remove_states` removes them. Raises as `training.loop.train`.
+    Args:
+        parts: the models.
+        tables: training rows, then held-out rows if there are any; each as every part reads it.
+        options: options of the estimator.
+        architecture: architecture of the networks.
+        folder: folder of the states, which `remove_states` removes; None saves none.
+        progress: called after each epoch.
     """
     histories = []
     for part, state, *part_tables in zip(parts, _list_states(folder, parts), *tables, strict=True):

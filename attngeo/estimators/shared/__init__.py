@@ -16,7 +16,7 @@ Estimator = TypeVar("Estimator")
 
 
 class EstimatorOptions(Options):
-    """How an estimator is trained, under the names of scikit-learn."""
+    """Options of the training of an estimator, under the names of scikit-learn."""
 
     max_epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, flags=("--epochs",), least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)

@@ -42,9 +42,12 @@ FIRST, LAST = np.datetime64("0001-01-03", "us"), np.datetime64("9999-12-29", "us
 class DateColumn:
     """A column of dates as a model knows it.
 
-    written: the format of its cells; "" for a dtype of dates. zone: the zone of its times, such as Europe/Berlin, UTC
-    or +02:00; "" if they have none; None if it is unknown, in models of older versions. example: one of its cells.
-    has_several_zones: whether its cells have; the zone is UTC then.
+    Attributes:
+        written: format of its cells; "" for a dtype of dates.
+        zone: zone of its times, such as Europe/Berlin, UTC or +02:00; "" if they have none; None if it is unknown, in
+            models of older versions.
+        example: one of its cells.
+        has_several_zones: whether its cells have several zones; `zone` is UTC then.
     """
 
     written: str
@@ -59,11 +62,13 @@ class DateColumn:
 
 
 class Moments(NamedTuple):
-    """The times of cells, each datetime64[us], [rows].
+    """The times of cells.
 
-    wall: on the wall clock of its own zone; NaT for a cell that is missing or no date. utc: the same in UTC; NaT for a
-    cell without a zone, too. zones: the names of all zones. others: the cells whose days are written otherwise than in
-    training.
+    Attributes:
+        wall: time on the wall clock of its own zone, datetime64[us], [rows]; NaT for a cell that is missing or no date.
+        utc: the same in UTC; NaT also for a cell without a zone.
+        zones: names of all zones.
+        others: cells whose days are written otherwise than in training.
     """
 
     wall: pd.Series[Any]
@@ -140,9 +145,12 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
 
 
 def find_readable(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> dict[str, np.ndarray]:
-    """The cells that each format of days reads, [rows]; none at all for a column most of whose cells are no dates.
+    """The cells that each format of days reads, [rows]; none at all for a column in which most cells are no dates.
 
-    days, is_date: as of `find_dates`.
+    Args:
+        column: the cells.
+        days: as for `find_dates`.
+        is_date: as for `find_dates`.
     """
     values = _unfold(column).astype(object)
     some = values.dropna()

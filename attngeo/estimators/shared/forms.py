@@ -32,7 +32,7 @@ def parse_separator(text: Any) -> Any:
 
 
 class FormOptions(Options):
-    """How a user's .csv and .tsv files are written, all files of a command alike. Raises UsageError."""
+    """The form of a user's .csv and .tsv files, one for all files of a command. Raises UsageError."""
 
     separator: str | None = option(
         None,
@@ -65,8 +65,13 @@ AS_FOUND = FormOptions()
 class FileForm:
     """The form of a .csv or .tsv file.
 
-    separator: between cells. encoding: of Python. quotes: whether quotation marks enclose cells. skipped: the lines
-    before the names of the columns. decimal: the decimal mark if the user names it. notes: about what was found.
+    Attributes:
+        separator: text between cells.
+        encoding: name of the encoding in Python.
+        quotes: whether quotation marks enclose cells.
+        skipped: number of lines before the names of the columns.
+        decimal: decimal mark, if the user names it.
+        notes: notes about what was found.
     """
 
     separator: str

@@ -33,7 +33,13 @@ LARGEST_EXACT = 2**53
 
 @dataclass(frozen=True)
 class Numerals:
-    """The form of the numbers of a column. thousands: characters of which each may part them."""
+    """The form of the numbers of a column.
+
+    Attributes:
+        decimal: decimal mark.
+        thousands: characters, each of which may separate thousands.
+        is_percent: whether the numbers have percent signs.
+    """
 
     decimal: str
     thousands: str
@@ -163,8 +169,11 @@ def describe_unit(column: pd.Series[Any]) -> str:
 class NumberColumn:
     """A column whose cells are numbers of a form.
 
-    texts: its cells, some missing. forms: those that fit, by decimal mark; none if it is of texts. is_read: whether
-    pandas reads them as numbers. is_unclear: whether the cells are other numbers with each of the two marks.
+    Attributes:
+        texts: its cells, some missing.
+        forms: decimal mark → form that fits; none if it is a column of texts.
+        is_read: whether pandas reads the cells as numbers.
+        is_unclear: whether the cells are other numbers with each of the two marks.
     """
 
     texts: pd.Series[Any]

@@ -61,7 +61,10 @@ def _require_rows(path: Path) -> None:
 def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)) -> None:
     """Raise ModelNotFoundError if the folder of a saved model is missing, CorruptCheckpointError if it has no config.
 
-    made_by: the command that writes such a folder. parts: sub-folders of which one has the configuration.
+    Args:
+        folder: the folder.
+        made_by: command that writes such a folder.
+        parts: sub-folders, one of which has the configuration.
     """
     folder = Path(folder)
     if not any((folder / part / CONFIG).exists() for part in parts):

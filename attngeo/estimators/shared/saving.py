@@ -48,7 +48,15 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class SavedModel(Table):
     """The keys of the configuration of any saved model.
 
-    TYPE, FORMAT: of the files. OLDER: formats that are read, too. MADE_BY: the command that writes them.
+    Attributes:
+        TYPE: type of the files.
+        FORMAT: format of the files.
+        OLDER: formats that are read, too.
+        MADE_BY: command that writes them.
+        model_type: `TYPE`.
+        format: format of this model.
+        attngeo_version: version that wrote it.
+        epochs: number of epochs of the training.
     """
 
     TYPE: ClassVar[str]

@@ -44,10 +44,13 @@ ReportFits = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method. make: seed → its classifier with default parameters. grid: the values to choose from.
+    """A method that attention is compared with.
 
-    stages: classifier, rows → its predictions if it had 1, 2, … of its `n_estimators`; None if it has none. sparse: the
-    classifier is faster with a sparse matrix.
+    Attributes:
+        make: seed → its classifier with default parameters.
+        grid: parameter → the values to choose from.
+        stages: classifier, rows → its predictions if it had 1, 2, … of its `n_estimators`; None if it has none.
+        sparse: whether the classifier is faster with a sparse matrix.
     """
 
     make: Callable[[int], Any]
@@ -58,7 +61,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A baseline fitted to a table. classifier: of one-hot columns. parameters: those that were chosen."""
+    """A baseline fitted to a table.
+
+    Attributes:
+        encoder: encoder of the categories.
+        classifier: classifier of one-hot columns.
+        parameters: chosen parameters.
+    """
 
     encoder: OneHotEncoder
     classifier: Any
@@ -120,9 +129,16 @@ def fit_baseline(
 ) -> FittedBaseline:
     """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
 
-    x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. Raises DataError if there is
-    one class only, or if each has fewer rows than folds; and KeyboardInterrupt at Ctrl-C, as scikit-learn does not
-    always.
+    Args:
+        name: a key of `BASELINES`.
+        x: categories, [rows, columns].
+        y: classes, [rows].
+        seed: seed of folds and of classifiers.
+        report: called with the number of finished fits and of all fits.
+
+    Raises:
+        DataError: there is one class only, or each has fewer rows than folds.
+        KeyboardInterrupt: at Ctrl-C, which scikit-learn does not always raise.
     """
     baseline = BASELINES[name]
     rows = np.unique(y, return_counts=True)[1]

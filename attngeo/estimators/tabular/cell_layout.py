@@ -21,9 +21,11 @@ UNSEEN = -2
 class CellLayout:
     """How categories are numbered.
 
-    sizes: the number of categories of each column; the response is the last one. shared: whether columns share the
-    vectors of their categories, by number, as in the paper; otherwise each category has its own. has_unseen: whether
-    each column has a slot for values without a category, with a vector of its own.
+    Attributes:
+        sizes: number of categories of each column; the response is the last one.
+        shared: whether columns share the vectors of their categories, by number, as in the paper; otherwise each
+            category has its own.
+        has_unseen: whether each column has a slot for values without a category, with a vector of its own.
     """
 
     sizes: tuple[int, ...]

@@ -58,7 +58,20 @@ class ClassifierKeywords(ClassifierOptions):
 
 
 class TableModel(BaseEstimator):  # type: ignore[misc]
-    """Attention over the cells of a row, with or without a response: `AttentionClassifier` and `AttentionImputer`."""
+    """Attention over the cells of a row, with or without a response: `AttentionClassifier` and `AttentionImputer`.
+
+    Attributes:
+        missing_texts: texts that are missing cells in the file that it was fitted to; None for those of
+            `read_own_table`.
+        missing_in: column of numbers or dates → texts that are missing cells in it alone.
+        dates: columns of dates in that file; the model has their parts.
+        random_state: seed, or a generator of numpy.
+        device: device of the training.
+        coding_: categories of the columns.
+        network_: the trained network.
+        train_loss_: mean cross-entropy of masked cells in each epoch, [epochs].
+        validation_loss_: the same of held-out rows; empty without them.
+    """
 
     _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.

@@ -39,7 +39,13 @@ UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows th
 
 
 class TrainingRows(NamedTuple):
-    """Rows with a weight: their cells, labels (missing for an unlabelled row; None without a response) and weights."""
+    """Rows with a weight.
+
+    Attributes:
+        frame: cells of the rows.
+        labels: labels, missing for an unlabelled row; None without a response.
+        weights: weights of the rows.
+    """
 
     frame: pd.DataFrame
     labels: pd.Series[Any] | None
@@ -160,10 +166,13 @@ def read_weights(weights: Any, rows: int) -> np.ndarray:
 class ColumnCoding:
     """How the values of a column become the categories 0, 1, … and back.
 
-    name: of the column. values: its categories, in order; of a column of numbers, the median of the training values in
-    each bin, of whole numbers the lower one of two. edges: the upper ends of all bins but the last one, which are
-    inclusive; None for a column that is not of numbers. They are between training values, so that rounding leaves a
-    number in its bin; models of older versions have training values as edges.
+    Attributes:
+        name: name of the column.
+        values: its categories, in order; for numbers, the median of the training values in each bin, of whole numbers
+            the lower one of two.
+        edges: upper ends of all bins but the last one, inclusive; None for a column that is not of numbers. They are
+            between training values, so that rounding leaves a number in its bin; models of older versions have training
+            values as edges.
     """
 
     name: Hashable

@@ -73,9 +73,13 @@ def fit_own_table(
 ) -> pd.DataFrame:
     """The scores of `fit_table` for the rows of a file; without a target, those of `fit_columns`.
 
-    paths: of a file, or of several with some columns in common. The options say whether the attention model is kept.
     The model is saved when it is fitted, before the other methods are. Raises as `read_tables`, `fit_table`,
     `fit_columns` and `TableModel.save`.
+
+    Args:
+        paths: a file, or several with some columns in common.
+        options: the methods, how they are fitted, and whether the attention model is kept.
+        progress: called with notes and epochs.
     """
     tables = read_tables(paths, options, progress)
 
@@ -97,9 +101,15 @@ def fit_own_table(
 def predict_own_table(
     folder: str | Path, path: str, options: PredictOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file. progress: gets notes of cells that are read otherwise than expected.
+    """`predict_rows` of a saved model and a file.
 
     Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
+
+    Args:
+        folder: folder of the saved model.
+        path: file of the rows.
+        options: how the rows are read, and further outputs.
+        progress: called with notes of cells that are read otherwise than expected.
     """
     model = AttentionClassifier.load(folder)
     frame = _read_like(model, path, options, progress)
@@ -122,9 +132,15 @@ def predict_own_table(
 def impute_own_table(
     folder: str | Path, path: str, options: RowsOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """`impute_rows` of a saved model and a file. progress: as of `predict_own_table`.
+    """`impute_rows` of a saved model and a file.
 
     Raises as they and their readers do, and TableError if the file has no column of the training rows.
+
+    Args:
+        folder: folder of the saved model.
+        path: file of the rows.
+        options: how the rows are read.
+        progress: called with notes of cells that are read otherwise than expected.
     """
     model = TableModel.load(folder)
     frame = _read_like(model, path, options, progress)
@@ -485,8 +501,12 @@ def impute_rows(
     name has "predicted_" before it if the rows have a column of the name; `find_probabilities` finds it. A column of
     features that the frame lacks is filled, too; one of labels only if the frame has it. Dates are not filled.
 
-    written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they are
-    in the frame. report: as of `split_dates`.
+    Args:
+        model: the fitted model.
+        frame: the rows.
+        written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they
+            are in the frame.
+        report: as for `split_dates`.
     """
     names = [str(name) for name in model.columns_]
     features = names[: len(model.coding_.names)]

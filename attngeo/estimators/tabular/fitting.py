@@ -32,11 +32,19 @@ LARGEST_BATCH = 1024
 
 @dataclass(frozen=True)
 class FittingPlan:
-    """The training of one table.
+    """The training of one table of K columns.
 
-    codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out_codes,
-    held_out_weights: of the rows that early stopping looks at, or of none. has_response: whether it looks at the last
-    column only. start: the network that is trained further, in place; a new one if it is None.
+    Attributes:
+        layout: how categories are numbered.
+        codes: categories, [rows, K]; the response is the last column, and MISSING stands for a missing cell.
+        weights: weights of the rows, [rows].
+        held_out_codes: categories of the rows that early stopping looks at; no rows without early stopping.
+        held_out_weights: weights of these rows.
+        options: sizes of the network.
+        training: options of the training loop.
+        seed: seed of the start and of the training.
+        has_response: whether early stopping looks at the last column only.
+        start: network that is trained further, in place; None for a new one.
     """
 
     layout: CellLayout
@@ -62,7 +70,13 @@ class FittingPlan:
 
 
 class FittedTable(NamedTuple):
-    """A trained network (a batch of one), and the losses of its training, [epochs]; validation is empty without one."""
+    """A trained network, and the losses of its training.
+
+    Attributes:
+        network: a batch of one model.
+        train: training losses, [epochs].
+        validation: validation losses, [epochs]; empty without validation rows.
+    """
 
     network: TableAttention
     train: np.ndarray

@@ -39,9 +39,15 @@ CLEAR_ERRORS = 2
 
 
 class SplitTable(NamedTuple):
-    """Features and responses of the training rows and of the test rows; None without a target.
+    """Features and responses of the training rows and of the test rows.
 
-    dates: the columns of the file whose parts are features. missing_in: texts that are missing cells, by column.
+    Attributes:
+        train_x: features of the training rows.
+        train_y: responses of the training rows; None without a target.
+        test_x: features of the test rows.
+        test_y: responses of the test rows; None without a target.
+        dates: columns of the file whose parts are features.
+        missing_in: column → texts that are missing cells in it.
     """
 
     train_x: pd.DataFrame

@@ -30,7 +30,23 @@ EMBEDDING_RANGE = 0.05
 class TableAttention(nn.Module):
     """M models of one shape. Each parameter has M as its first dimension, and each model is independent of the others.
 
-    generators: of the start, one for each model.
+    Args:
+        layout: how categories are numbered: K columns, S slots.
+        heads: number of heads.
+        head_size: width of a head.
+        feed_forward: hidden units of the feed-forward layer.
+        generators: random numbers of the start, one generator for each model.
+
+    Attributes:
+        shape: the three sizes by name.
+        width: heads · head_size.
+        weights: parameters by name.
+        slots: number of the vector of each slot, [S].
+        columns: number of the column of each slot, [S].
+        masks: slot of [MASK] in each column, [K].
+        allowed: 0 for the words of each column, −∞ for the others, [K, words].
+        spread: 1 where a number belongs to a head, [heads, width].
+        all_allowed: whether each column has all words.
     """
 
     slots: Tensor
@@ -69,8 +85,13 @@ class TableAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The sum of weight × cross-entropy of each model, and the sum of its weights: [M] each.
 
-        rows: slots with [MASK] at `column`, [M, B, K]. column: [M, B]. target: the word of the masked cell. noise: 0 or
-        1/(1−p) for each number that dropout may drop, [M, B, 2d]; the last dimension is 0 without dropout.
+        Args:
+            rows: slots with [MASK] at `column`, [M, B, K].
+            column: column of the masked cell, [M, B].
+            target: word of the masked cell, [M, B].
+            weight: weight of the row, [M, B].
+            noise: 0 or 1/(1−p) for each number that dropout may drop, [M, B, 2d]; the last dimension is 0 without
+                dropout.
         """
         logits = self._read_words(self._read_cell(rows, column, noise), column)
         loss = functional.cross_entropy(logits, target, reduction="none")

@@ -64,7 +64,13 @@ TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
 class SavedColumn(Table):
-    """A `ColumnCoding` in the configuration."""
+    """A `ColumnCoding` in the configuration.
+
+    Attributes:
+        name: name of the column.
+        values: its categories.
+        edges: upper ends of the bins but the last one; None for a column that is not of numbers.
+    """
 
     name: Plain
     values: tuple[Plain, ...]
@@ -88,7 +94,25 @@ class SavedColumn(Table):
 
 
 class SavedClassifier(SavedModel):
-    """The configuration of a classifier, or of a model without a target."""
+    """The configuration of a classifier, or of a model without a target.
+
+    Attributes:
+        parameters: parameters of the estimator.
+        seed: seed of the model.
+        data_sets: number of data sets that it was trained on.
+        columns: codings of the columns, the response last.
+        missing: texts that are missing cells; None for those of `read_own_table`.
+        missing_in: column of numbers or dates → texts that are missing cells in it alone; older versions know none.
+        dates: column of dates → format of its cells.
+        zones: column of dates → its zone, "" for none; None in older versions.
+        date_examples: column of dates → one of its cells.
+        has_unseen: whether unseen values have vectors.
+        target: whether it has a response.
+        num_hidden_layers: always 1.
+        num_attention_heads: number of heads.
+        hidden_size: width of the layer.
+        intermediate_size: hidden units of the feed-forward layer.
+    """
 
     TYPE = "attngeo_tabular"
     FORMAT = 2

@@ -97,10 +97,12 @@ def check_norm_ratios(seed: int = 0, *, trials: int = TRIALS, predicted: bool = 
 
 
 def expected_roles(probability: Array, tokens: Array, allowed: Array) -> tuple[Array, Array]:
-    """How often each word is expected to be a context, and to be predicted, [|V|] each.
+    """The expected number of times that each word is a context, and that it is predicted, [|V|] each.
 
-    probability: of each sequence, [n]. tokens: whether word v stands at a position, [n, N, |V|]. allowed: whether
-    position i is predicted from position j, [N, N].
+    Args:
+        probability: probability of each sequence, [n].
+        tokens: whether word v is at a position, [n, N, |V|].
+        allowed: whether position i is predicted from position j, [N, N].
     """
     context = np.einsum("ij,ujv->uv", allowed, tokens)
     predicted = np.einsum("ij,uiv->uv", allowed, tokens)

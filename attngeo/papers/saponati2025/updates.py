@@ -27,8 +27,14 @@ STEP = 1e-2
 class TokenSequence(NamedTuple):
     """A layer and one sequence.
 
-    x: [N, d]. form: M, [d, d]. value, inner: W_v and the tanh layer, [d, d]. outer: W_u, [d, |V|]. targets: the token
-    that is predicted at each position, [N]. allowed: whether i sees j, [N, N].
+    Attributes:
+        x: tokens, [N, d].
+        form: M, [d, d].
+        value: W_v, [d, d].
+        inner: the tanh layer, [d, d].
+        outer: W_u, [d, |V|].
+        targets: token that is predicted at each position, [N].
+        allowed: whether i sees j, [N, N].
     """
 
     x: Tensor

@@ -207,8 +207,12 @@ class WordAttention(nn.Module):
 
     The logit of word k is w_k · Σ_j γ_j c_j over the tokens of the masked sentence, the mask included, with
     γ_j = τ_j / Σ τ and τ_j = exp(c_j·W^KQ·c_mask / √d_w).
-    centre.weight: w_k, [|V|, p]. tokens.weight: c_j, [|V| + 1, p], the mask last. key_query: W^KQ, [p, p].
-    All start from a normal distribution of deviation 0.02, as BERT does; larger starts saturate the softmax.
+    All weights start from a normal distribution of deviation 0.02, as in BERT; larger starts saturate the softmax.
+
+    Attributes:
+        centre: its weight is w_k, [|V|, p].
+        tokens: its weight is c_j, [|V| + 1, p], the mask last.
+        key_query: its weight is W^KQ, [p, p].
     """
 
     def __init__(self, words: int, dimensions: int) -> None:
@@ -236,10 +240,19 @@ class WordAttention(nn.Module):
 def fit(model: Model, examples: Examples, seed: int = 0, *, progress: ProgressCallback = ignore_progress) -> Model:
     """Train a model of contexts, in place, by Adam on shuffled batches of all tasks, until the loss stops improving.
 
-    model: called as model(contexts [n, |V|]) → logits [n, |V|]. progress: called after each epoch. Returns the model.
-    Raises TrainingError if the loss is not a number.
-
     The loop is not `attngeo.training.loop.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
+
+    Args:
+        model: called as model(contexts [n, |V|]) → logits [n, |V|].
+        examples: contexts and words of all tasks.
+        seed: seed of the batches.
+        progress: called after each epoch.
+
+    Returns:
+        The model.
+
+    Raises:
+        TrainingError: the loss is not a number.
     """
     contexts = torch.from_numpy(examples.contexts)
     centres = torch.from_numpy(examples.centres)

@@ -28,8 +28,14 @@ SENTENCES = 4
 class AttentionLayer(nn.Module):
     """Attention and a linear layer, each with a residual connection: steps 2 to 6 of appendix B.
 
-    query.weight, key.weight: W^Q and W^K of all heads, [H·d_w, p]. value.weight: W^V, [H·d_w, p]. output.weight:
-    (W^O)ᵀ, [p, H·d_w]. linear.weight: W′, [p, p].
+    Attributes:
+        heads: number of heads, H.
+        head_dim: width of a head, d_w.
+        query: its weight is W^Q of all heads, [H·d_w, p].
+        key: its weight is W^K of all heads, [H·d_w, p].
+        value: its weight is W^V, [H·d_w, p].
+        output: its weight is (W^O)ᵀ, [p, H·d_w].
+        linear: its weight is W′, [p, p].
     """
 
     def __init__(self, dimensions: int, heads: int, head_dim: int) -> None:
@@ -68,7 +74,11 @@ class AttentionLayer(nn.Module):
 class BidirectionalAttention(nn.Module):
     """Bidirectional attention: tokens and positions, one or several layers, and a linear layer to logits (appendix B).
 
-    tokens.weight: C, [|V| + 1, p], the mask last. positions.weight: P, [S, p]. last.weight: W″, [|V|, p].
+    Attributes:
+        tokens: its weight is C, [|V| + 1, p], the mask last.
+        positions: its weight is P, [S, p].
+        layers: the layers of attention.
+        last: its weight is W″, [|V|, p].
     """
 
     def __init__(
@@ -92,8 +102,11 @@ class BidirectionalAttention(nn.Module):
 class ExpertWeights(NamedTuple):
     """The weights of Lemma 1 after reparameterisation, of a model of one layer.
 
-    key_query: W^KQ of each head, [H, p, p], with the factor 1/√d_w. experts: W^LOV of each head, [H, |V|, p].
-    mask: g, [|V|]. position: D, [|V|, S].
+    Attributes:
+        key_query: W^KQ of each head, with the factor 1/√d_w, [H, p, p].
+        experts: W^LOV of each head, [H, |V|, p].
+        mask: g, [|V|].
+        position: D, [|V|, S].
     """
 
     key_query: Tensor
@@ -134,10 +147,15 @@ def lemma_1_losses(model: BidirectionalAttention, sentence: Tensor, masked: int)
 class Parts(NamedTuple):
     """The four parts of the weight and of the similarity in section 2.2; a shape says what a part depends on.
 
-    Of the weight: token: on the token j, [|V| + 1]. token_mask: on the token j and the position m of the mask,
-    [|V| + 1, S]. position: on the position j, [S]. position_mask: on both positions, [S, S].
-    Of the similarity: word_token: on the word in the center and the token j, [|V|, |V| + 1]. word_position: on the word
-    and the position j, [|V|, S]. word: on the word alone, [|V|]. word_mask: on the word and the position m, [|V|, S].
+    Attributes:
+        token: part of the weight: on the token j, [|V| + 1].
+        token_mask: part of the weight: on the token j and the position m of the mask, [|V| + 1, S].
+        position: part of the weight: on the position j, [S].
+        position_mask: part of the weight: on both positions, [S, S].
+        word_token: part of the similarity: on the word in the center and the token j, [|V|, |V| + 1].
+        word_position: part of the similarity: on the word and the position j, [|V|, S].
+        word: part of the similarity: on the word alone, [|V|].
+        word_mask: part of the similarity: on the word and the position m, [|V|, S].
     """
 
     token: Tensor
@@ -181,7 +199,15 @@ def logits_from_parts(parts: Parts, sentence: Tensor, masked: int) -> Tensor:
 
 
 def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, position: int, window: int) -> Tensor:
-    """L_CBOW(m, b) of section 2.2 for every word b, [|V|]. centre: W^LOV, [|V|, p]. context: C, [|V|, p]."""
+    """L_CBOW(m, b) of section 2.2 for every word b, [|V|].
+
+    Args:
+        centre: W^LOV, [|V|, p].
+        context: C, [|V|, p].
+        sentence: tokens, [S].
+        position: m.
+        window: positions on each side that are read.
+    """
     distance = (torch.arange(len(sentence)) - position).abs()
     omega = ((distance >= 1) & (distance <= window)).to(context.dtype)
     xi = context[sentence] @ centre.T  # [S, |V|]
@@ -228,7 +254,13 @@ def mixture_of_mixtures(model: BidirectionalAttention, sentence: Tensor, masked:
 
 
 class Case(NamedTuple):
-    """A model, and a sentence [S] with the mask at the position `masked`."""
+    """A model, and a sentence with a masked position.
+
+    Attributes:
+        model: the model.
+        sentence: tokens, [S], with the mask at the position `masked`.
+        masked: position of the mask.
+    """
 
     model: BidirectionalAttention
     sentence: Tensor

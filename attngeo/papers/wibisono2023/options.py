@@ -48,8 +48,10 @@ def require_cars(path: str | Path) -> None:
 class ShiftSetting(NamedTuple):
     """A row of Table 1.
 
-    n_c: features that the response depends on, the first ones. noise: scale of the noise of observed features. corr:
-    between features in training rows; in test rows it is 1 − corr.
+    Attributes:
+        n_c: number of features that the response depends on, which are the first ones.
+        noise: scale of the noise of observed features.
+        corr: correlation between features in training rows; in test rows it is 1 − corr.
     """
 
     n_c: int
@@ -98,7 +100,7 @@ def _parse_setting(setting: Any) -> ShiftSetting:
 
 
 class SimulateOptions(Options):
-    """Which data sets are simulated, and which methods answer them. Raises UsageError.
+    """Options of simulated data sets, and the methods that predict them. Raises UsageError.
 
     settings: texts such as "5,0,0.9", or the three numbers.
     """
@@ -166,7 +168,7 @@ class SimulateOptions(Options):
 
 
 class AutoMpgOptions(Options):
-    """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
+    """Options of the auto-mpg data: the methods, and how often they run. Raises UsageError."""
 
     data: str | None = option(
         None,

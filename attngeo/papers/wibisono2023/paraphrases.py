@@ -33,8 +33,12 @@ KERNEL = np.array([1.0, -0.7, 0.5])
 class ParaphraseErrors(NamedTuple):
     """The error terms of two word sets for each context word, [|V|] each; NaN where a probability is 0.
 
-    rho: log p(c_j|W*)/p(c_j|W). sigma, sigma_star: log p(W|c_j)/Π p(w_i|c_j) of W and of W*. delta: log p(W*)/p(W).
-    xi: log p(W*|c_j)/p(W|c_j).
+    Attributes:
+        rho: log p(c_j|W*)/p(c_j|W).
+        sigma: log p(W|c_j)/Π p(w_i|c_j).
+        sigma_star: the same for W*.
+        delta: log p(W*)/p(W).
+        xi: log p(W*|c_j)/p(W|c_j).
     """
 
     rho: Array
@@ -260,10 +264,17 @@ def _complete(free: Array) -> Array:
 def assumption_errors(
     pairs: Array, first: Sequence[int], second: Sequence[int], together: float, together_star: float
 ) -> float:
-    """By how much the assumptions of Propositions 13 and 17 fail, as a sum of absolute logarithms.
+    """The error of the assumptions of Propositions 13 and 17, as a sum of absolute logarithms.
 
     p(W) ≈ p(W*); independence in each set, p(W) ≈ p(c_r)·p(c_s); and symmetry, p(w_i, c_j) ≈ p(w_j, c_i), of which the
-    largest over the context words enters the conclusion. together, together_star: p(W) and p(W*).
+    largest over the context words enters the conclusion.
+
+    Args:
+        pairs: p(w_i, c_j) up to a factor, [|V|, |V|].
+        first: words of W.
+        second: words of W*.
+        together: p(W).
+        together_star: p(W*).
     """
     marginal = pairs.sum(0) / pairs.sum()
     dependence = abs(np.log(together / marginal[list(first)].prod()))

@@ -49,7 +49,13 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedClasses:
-    """The classes that a method predicts for training rows and for test rows, and how it did that."""
+    """The classes that a method predicts.
+
+    Attributes:
+        train: classes of the training rows.
+        test: classes of the test rows.
+        about: how the method predicted them.
+    """
 
     train: np.ndarray
     test: np.ndarray
@@ -58,10 +64,12 @@ class PredictedClasses:
 
 @dataclass(frozen=True)
 class Method:
-    """A method. predict: problems of one shape → a prediction for each.
+    """A method of prediction.
 
-    package: what computes them; predictions depend on its version. together: whether problems are solved faster at once
-    than one after the other.
+    Attributes:
+        predict: problems of one shape → a prediction for each.
+        package: package that computes them, on whose version predictions depend.
+        together: whether problems are solved faster at once than one after the other.
     """
 
     predict: Callable[[Sequence[Problem], ProgressCallback], list[PredictedClasses]]
@@ -111,8 +119,13 @@ METHODS: dict[str, Method] = {
 class MethodRun:
     """A method on data sets of one shape.
 
-    setting: of the data sets, for people. make_table: seed → data set. labels: columns that name the data sets. about:
-    the experiment, and how data sets are made; kept beside the scores.
+    Attributes:
+        setting: setting of the data sets, for people.
+        method: name of the method.
+        seeds: seed of each data set.
+        make_table: seed → data set.
+        labels: columns that name the data sets.
+        about: the experiment, and how data sets are made; kept beside the scores.
     """
 
     setting: str

@@ -53,10 +53,14 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is downloaded: its name, the address of its folder, and the SHA-256 of its content.
+    """A file that is downloaded.
 
-    member: if the file is a zip archive, the file in it that is read, of which the SHA-256 is. replaced_by: a file of
-    the user that is read in place of it.
+    Attributes:
+        name: name of the file.
+        folder: address of its folder.
+        sha256: SHA-256 of its content; of `member`, if there is one.
+        member: if the file is a zip archive, the file in it that is read.
+        replaced_by: file of the user that is read in its place.
     """
 
     name: str
@@ -73,9 +77,15 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set. terms: on which it may be used. citation: what to cite. read: reads a folder of its files.
+    """A data set.
 
-    name_items: reads the names of its items from such a folder; none if they have none there.
+    Attributes:
+        name: name of the data set.
+        terms: terms of its use.
+        citation: what to cite.
+        read: function that reads a folder of its files.
+        files: its files.
+        name_items: function that reads the names of its items from such a folder; empty if they have none there.
     """
 
     name: str

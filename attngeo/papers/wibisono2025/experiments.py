@@ -57,7 +57,18 @@ UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 
 @dataclass(frozen=True)
 class EfaRun:
-    """One model of an experiment with a seed; or a trivial baseline, which has no options and no architecture."""
+    """One model of an experiment with a seed, or a trivial baseline.
+
+    Attributes:
+        experiment: name of the experiment.
+        model: name of the model, or of the baseline.
+        direction: "bi" or "uni".
+        setting: setting that tells it from other models of its direction.
+        seed: seed of the training.
+        choices: options of the command.
+        options: options of the estimator; None for a baseline.
+        architecture: architecture of the networks; None for a baseline.
+    """
 
     experiment: str
     model: str

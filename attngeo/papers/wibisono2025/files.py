@@ -93,9 +93,19 @@ def explaining(path: Path, what: str) -> Iterator[None]:
 def read_table(
     path: Path, columns: Sequence[str], *, every: bool = False, most: int = MOST_BYTES, member: str = "", **options: Any
 ) -> pd.DataFrame:
-    """Some columns of a CSV file. every: all of them. most, member: as in `read_content`. options: of `read_csv`.
+    """Some columns of a CSV file.
 
-    Raises as `read_content`, and DataError if it is no table, lacks a column, has no rows, or a cell of another type.
+    Args:
+        path: the file.
+        columns: the columns.
+        every: whether all columns are read.
+        most: as for `read_content`.
+        member: as for `read_content`.
+        **options: options of `read_csv`.
+
+    Raises:
+        DataError: as `read_content`, and if the file is no table, lacks a column, has no rows, or a cell of another
+            type.
     """
     content = read_content(path, most, member=member)
     with explaining(path, f"a table with {','.join(columns)}"):

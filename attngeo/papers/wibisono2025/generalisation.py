@@ -32,11 +32,18 @@ from attngeo.training.loop import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerClass:
-    """The class Θ of section 5.2.2 and what bounds its inputs.
+    """The class Θ of section 5.2.2, and the bounds of its inputs.
 
-    layers, heads: L and M. hidden: D', units of the layer after the attention. place_hidden: K', units of g. size: K,
-    numbers of g(τ). coordinates: the dimensions of τ. norm: B, the largest |||θ|||. clip: R, the largest norm of a
-    token. largest: B_y, the largest |y|.
+    Attributes:
+        layers: L.
+        heads: M.
+        hidden: D', units of the layer after the attention.
+        place_hidden: K', units of g.
+        size: K, numbers of g(τ).
+        coordinates: dimensions of τ.
+        norm: B, the largest |||θ|||.
+        clip: R, the largest norm of a token.
+        largest: B_y, the largest |y|.
     """
 
     layers: int
@@ -87,7 +94,12 @@ class TransformerClass:
 def bound_excess(shape: TransformerClass, sequences: int, failure: float) -> float:
     """The last term of theorem 2 without its unknown constant: how the bound changes, not where it is.
 
-    B_y²·√((43·L·parameters·ι + log(1/ξ))/F). sequences: F. failure: ξ, the probability that it does not hold.
+    B_y²·√((43·L·parameters·ι + log(1/ξ))/F).
+
+    Args:
+        shape: the class of transformers.
+        sequences: F.
+        failure: ξ, the probability that the bound does not hold.
     """
     terms = 43 * shape.layers * shape.parameters * shape.iota - math.log(failure)
     return shape.largest**2 * math.sqrt(terms / sequences)
@@ -96,8 +108,10 @@ def bound_excess(shape: TransformerClass, sequences: int, failure: float) -> flo
 class DeviationBound(NamedTuple):
     """A bound with all constants: |empirical − true loss| ≤ deviation for all θ of the class at once.
 
-    net: log of the number of points of a net with radius δ = B_y²/(2Λ√F), (1 + 2B/δ)^parameters. at_points: the bound
-    at these points, B_y²·√(2(net + log(2/ξ))/F). between: 2Λδ, how much more it is between them.
+    Attributes:
+        net: log of the number of points of a net with radius δ = B_y²/(2Λ√F), (1 + 2B/δ)^parameters.
+        at_points: bound at these points, B_y²·√(2(net + log(2/ξ))/F).
+        between: 2Λδ, by how much it is larger between them.
     """
 
     net: float
@@ -140,7 +154,13 @@ RANDOM = 30
 
 
 class ToySequences(NamedTuple):
-    """All sequences. places: τ, [n, I]. values: y, [n, I]. share: the probability of each, [n]."""
+    """All sequences.
+
+    Attributes:
+        places: τ, [n, I].
+        values: y, [n, I].
+        share: probability of each sequence, [n].
+    """
 
     places: Tensor
     values: Tensor
@@ -150,8 +170,14 @@ class ToySequences(NamedTuple):
 class ToyWeights(NamedTuple):
     """The parameters θ.
 
-    query, key, value: [L, M, D, D]. inner, outer: W1 [L, D', D] and W2 [L, D, D']. first, second: G1 [K', τ] and G2
-    [K, K'].
+    Attributes:
+        query: [L, M, D, D].
+        key: [L, M, D, D].
+        value: [L, M, D, D].
+        inner: W1, [L, D', D].
+        outer: W2, [L, D, D'].
+        first: G1, [K', τ].
+        second: G2, [K, K'].
     """
 
     query: Tensor

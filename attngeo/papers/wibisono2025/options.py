@@ -53,7 +53,7 @@ def _parse_numbers(numbers: Any) -> tuple[int, ...]:
 
 
 class RunOptions(Options):
-    """What of an experiment is run. Raises UsageError."""
+    """Options of the runs of an experiment. Raises UsageError."""
 
     data: str | None = option(
         None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="a download, once"
@@ -109,10 +109,15 @@ class RunOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
-    """One experiment. options: of `EfaOptions`, for all of its models.
+    """One experiment.
 
-    architecture: of its models, as the text says. published: what the code has in its place. settings: further options
-    of each setting, where there are several. directions: those that it has. trivial: names of `baselines.TRIVIAL`.
+    Attributes:
+        options: options of `EfaOptions`, for all of its models.
+        architecture: architecture of its models, as the text says.
+        published: fields of the architecture that the published code has in place of the text's.
+        settings: setting → its further options, if there are several.
+        directions: its directions.
+        trivial: names of `baselines.TRIVIAL`.
     """
 
     options: Mapping[str, Any]
@@ -166,7 +171,15 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
 
 
 class ModelSetting(NamedTuple):
-    """A model of an experiment. setting: what tells it from others of its direction."""
+    """A model of an experiment.
+
+    Attributes:
+        model: name of the model.
+        direction: "bi" or "uni".
+        setting: setting that tells it from others of its direction.
+        options: options of the estimator.
+        architecture: architecture of the networks.
+    """
 
     model: str
     direction: str

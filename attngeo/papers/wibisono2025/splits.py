@@ -16,7 +16,13 @@ PUBLISHED_SEED = 42
 
 
 class Split(NamedTuple):
-    """The rows of each part, in the order of the table."""
+    """The rows of each part, in the order of the table.
+
+    Attributes:
+        train: training rows.
+        validation: validation rows.
+        test: test rows.
+    """
 
     train: pd.DataFrame
     validation: pd.DataFrame

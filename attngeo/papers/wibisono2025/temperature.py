@@ -48,7 +48,13 @@ HOTTEST = 140.0
 
 
 class Site(NamedTuple):
-    """A city of the experiment, named State|City, and its file of the archive."""
+    """A city of the experiment.
+
+    Attributes:
+        city: name of the city, as State|City.
+        file: its file of the archive.
+        sha256: SHA-256 of that file.
+    """
 
     city: str
     file: str
