@@ -43,8 +43,16 @@ TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
-# Names of options, keys and keywords before version 0.4 → those from it on.
-RENAMED: dict[str, str] = {}
+# Names of options, keys, keywords and functions before version 0.4 → those from it on.
+RENAMED: dict[str, str] = {
+    "normalise": "normalize",
+    "centre": "center",
+    "standardise": "standardize",
+    "summarise": "summarize",
+    "initialise": "initialize",
+    "neighbours": "n_neighbors",
+    "tokenised": "tokenized",
+}
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6

@@ -123,7 +123,7 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.bin --normalise --candidates all
+        attngeo analogy vectors.bin --normalize --candidates all
         attngeo analogy './checkpoints/*' --jobs 2 --plot a.html
         attngeo analogy demo:minilm --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv

@@ -14,11 +14,11 @@ from attngeo.changes.compare_options import (
     CHECKS,
     OVERLAPS,
     STACK,
-    SUMMARISED,
+    SUMMARIZED,
     CompareOptions,
     compare_columns,
     find_circuit,
-    summarise_changes,
+    summarize_changes,
     summary_columns,
 )
 from attngeo.checkpoints.access import HubAccess
@@ -144,7 +144,7 @@ def compare(
     complaints: list[str] = []
     if frames:
         if summary:
-            deliver_summary(summarise_changes(join_frames(frames)), [*SUMMARISED], STACK, outputs, selection)
+            deliver_summary(summarize_changes(join_frames(frames)), [*SUMMARIZED], STACK, outputs, selection)
             for frame in frames:  # a summary has no column note
                 _print_notes(outputs.name(frame), verbosity, several=len(frames) > 1)
         else:

@@ -12,10 +12,10 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
 from attngeo.positions.options import (
     CHECKS,
-    SUMMARISED,
+    SUMMARIZED,
     PositionOptions,
     position_columns,
-    summarise_positions,
+    summarize_positions,
     summary_columns,
 )
 from attngeo.questions.frames import join_frames
@@ -99,7 +99,7 @@ def positions(
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     rows = join_frames(frames)
     if summary and frames:
-        deliver_summary(summarise_positions(rows), [*SUMMARISED], ("model", "stack"), outputs, selection)
+        deliver_summary(summarize_positions(rows), [*SUMMARIZED], ("model", "stack"), outputs, selection)
         for frame in frames:  # a summary has no column note
             _print_notes(frame, verbosity)
     elif frames:

@@ -29,7 +29,7 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, object]]] = {
         lambda: attngeo.words("demo:encoder", layer=1, head=2, top=3, seed=4),
         {"layer": 1, "head": 2, "top": 3, "seed": 4, "circuit": "qk"},
     ),
-    "attngeo.summarise": (lambda: attngeo.summarise(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
+    "attngeo.summarize": (lambda: attngeo.summarize(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
     "attngeo.positions.measure": (lambda: measure_positions("demo:encoder", fold_norm=True), {"fold_norm": True}),
 }
 # Functions whose table states other facts, and why.

@@ -55,7 +55,7 @@ COMMANDS = {
         "-o", "../runs", "--jobs", "2",
     ),
     "efa run": (
-        "efa", "run", "temperature", "--data", "../data", "--model", "fm", "--neighbours", "1", "--epochs", "1",
+        "efa", "run", "temperature", "--data", "../data", "--model", "fm", "--n-neighbors", "1", "--epochs", "1",
         "--direction", "bi", "--no-baselines", "--seeds", "2", "--jobs", "2",
     ),
     "tabular simulate": (

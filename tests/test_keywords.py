@@ -48,7 +48,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "analogy questions": (lambda value: attngeo.analogy("demo:minilm", questions=value), (1, None, [1], b"x", ["a"])),
     "plot kind": (lambda value: attngeo.plot(value, MODEL), (*NO_TEXTS, None, "heatmp")),
     "plot where": (lambda value: attngeo.plot("heatmap", MODEL, where=value), ([1], "layer", 3)),
-    "summarise rows": (attngeo.summarise, (*NO_TEXTS, "rows.csv", None)),
+    "summarize rows": (attngeo.summarize, (*NO_TEXTS, "rows.csv", None)),
     "save_figure path": (lambda value: attngeo.save_figure(figure(), value), (1.5, None, b"a.html", [])),
     "save_figure figure": (lambda value: attngeo.save_figure(value, "never.html"), (None, "a", 1)),
 }  # fmt: skip

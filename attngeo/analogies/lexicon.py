@@ -143,7 +143,7 @@ class Space:
     """The vectors of a lexicon on a device, as the settings prepare them; made in blocks, never held as a whole.
 
     In this order: remove_top subtracts the mean and the directions of largest variance (all-but-the-top, Mu and
-    Viswanath 2018, arXiv 1702.01417), centre subtracts the mean, normalise scales to unit length. Mean and directions
+    Viswanath 2018, arXiv 1702.01417), center subtracts the mean, normalize scales to unit length. Mean and directions
     are those of the candidates. Raises UsageError.
     """
 
@@ -169,7 +169,7 @@ class Space:
             x -= self._mean
         if self._top is not None:
             x -= (x @ self._top) @ self._top.mT
-        return unit(x) if self._settings.normalise else x
+        return unit(x) if self._settings.normalize else x
 
     def blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
         """The candidates block by block: the number of the first one, and up to `size` vectors."""
@@ -189,7 +189,7 @@ class Space:
 
     def _fit(self) -> tuple[Tensor | None, Tensor | None]:
         """The mean [width] and the directions of largest variance [width, N]."""
-        if not (self._settings.centre or self._settings.remove_top):
+        if not (self._settings.center or self._settings.remove_top):
             return None, None
         count = len(self.candidates)
         blocks = torch.split(self.candidates, BLOCK)

@@ -34,7 +34,7 @@ MOST_SHOWN = 10
 # Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
     "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
-    "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
+    "limit": "first {:,}", "center": "centred", "remove_top": "top {} removed",
 }  # fmt: skip
 
 
@@ -55,12 +55,8 @@ class ProbeSettings(Options):
     limit: int | None = option(
         None, "Use only the first N candidates, in most tables the most frequent", advanced=True, panel=INPUT, least=1
     )
-    normalise: bool = option(
-        False, "Scale vectors to unit length first", panel=COMPUTATION, flags=("--normalise", "--normalize")
-    )
-    centre: bool = option(
-        False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION, flags=("--centre", "--center")
-    )
+    normalize: bool = option(False, "Scale vectors to unit length first", panel=COMPUTATION)
+    center: bool = option(False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION)
     remove_top: int = option(
         0,
         "Subtract the mean and the N directions of largest variance first (all-but-the-top)",
@@ -77,7 +73,7 @@ def describe_settings(settings: ProbeSettings) -> list[str]:
     defaults = dict(type(settings)())
     values = dict(settings)
     changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
-    length = "unit vectors" if settings.normalise else "raw vectors"
+    length = "unit vectors" if settings.normalize else "raw vectors"
     return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 

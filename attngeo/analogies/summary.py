@@ -35,7 +35,7 @@ TABLE_3 = {
 }
 
 
-def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
+def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
     """Accuracy and the other measures of each model, per category, per type and overall.
 
     questions: one row for each model and question with the columns model, category, type, rank, cosine, known,

@@ -28,7 +28,7 @@ from attngeo.figures.style import (
 )
 from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import summarise
+from attngeo.scores.summary import summarize
 
 # With more stacks than this, points have neither names nor numbers.
 MOST_LABELLED = 20
@@ -82,7 +82,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
     Raises:
         DataError: no row has a number of parameters.
     """
-    summary = summarise(rows)
+    summary = summarize(rows)
     summary["convention"] = _list_conventions(rows, summary)
     if summary["parameters"].isna().all():
         raise DataError("the numbers of parameters are missing; write the rows again with attngeo score")

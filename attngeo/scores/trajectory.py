@@ -87,7 +87,7 @@ def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
     departures = []
     for (model, stack), members in chosen.groupby(["model", "stack"], sort=False):
         for spec in scores_with_chance(rows):
-            z = standardise(members, spec).groupby("step")["z"].median().dropna()
+            z = standardize(members, spec).groupby("step")["z"].median().dropna()
             step = find_departure(z)
             earlier = [] if step is None else z.index[z.index < step]
             after = earlier[-1] if len(earlier) else None
@@ -103,7 +103,7 @@ def scores_with_chance(rows: pd.DataFrame) -> Iterator[ScoreSpec]:
             yield SCORES[name]
 
 
-def standardise(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
+def standardize(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
     """Rows with a column `z`: how many standard deviations a score, which has a chance level, is above its mean."""
     scores = rows[spec.name].astype("float64")
     return rows.assign(z=[spec.z(score, int(width)) for score, width in zip(scores, rows["d_model"], strict=True)])

@@ -11,7 +11,7 @@ from support.vectors import table
 import attngeo
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.analogies.questions import load_questions
-from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarise_answers
+from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarize_answers
 
 NO_DRAWS = AnalogyOptions(draws=0)
 stored = needs("published/analogy_bert_questions.csv")
@@ -35,7 +35,7 @@ def test_the_measures_are_the_published_ones(subset: str, count: int) -> None:
     rows = bert()
     rows = rows if subset.endswith("raw") else rows[rows["dup"] == 0]
     rows = rows if "bart" not in subset else rows[rows["in_bart"] == 1]
-    got = summarise_answers(rows, options=NO_DRAWS).set_index("name")
+    got = summarize_answers(rows, options=NO_DRAWS).set_index("name")
     expected = pd.read_csv(DATA / "published" / "analogy_bert_by_category.csv").query("subset == @subset")
     assert got.loc["overall", "known"] == count
     assert len(expected) == len(got) == 17

@@ -42,7 +42,7 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
             for block in torch.split(unit, 2048):
                 part @ block.T
 
-    choices: dict[str, Any] = {"candidates": "all", "normalise": True, "keep_duplicates": True, "device": "cpu"}
+    choices: dict[str, Any] = {"candidates": "all", "normalize": True, "keep_duplicates": True, "device": "cpu"}
 
     def ours() -> Any:
         return attngeo.analogy(embedding, draws=0, **choices)

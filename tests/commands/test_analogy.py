@@ -96,7 +96,7 @@ def test_minilm_is_right_where_gensim_says_so(sample: bool, inside: Command, tmp
     """In every category, with gensim's choices: by gensim on a sample, in float64 on all 12,154 questions it knows."""
     path = tmp_path / "questions.txt"
     path.write_text(sample_google() if sample else google_text(), "utf-8")
-    choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
+    choices = ("--normalize", "--candidates", "all", "--keep-duplicates", "--questions", path)
     run = inside("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")
     rows = pd.DataFrame(json.loads(run.stdout)).set_index("name")

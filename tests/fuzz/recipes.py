@@ -23,8 +23,8 @@ SCORE = {
     "memory": "1.5GiB",
 }  # fmt: skip
 ANALOGY = {
-    "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalise": True,
-    "centre": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top_k": 3,
+    "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalize": True,
+    "center": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top_k": 3,
     "own": True, "draws": 100, "seed": 1, "published": False, "memory": "2GB",
 }  # fmt: skip
 TEXT = {

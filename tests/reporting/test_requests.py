@@ -17,7 +17,7 @@ from attngeo.papers.wibisono2023.summaries import (
     AUTO_MPG_COLUMNS,
     SIMULATION_COLUMNS,
     measure_advantage,
-    summarise_methods,
+    summarize_methods,
 )
 from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
@@ -136,7 +136,7 @@ def test_a_table_of_methods_may_choose_any_of_its_columns(
     command: str, columns: Sequence[str], show: str, folder: Path
 ) -> None:
     rows = pd.DataFrame([dict.fromkeys(columns, 1.0) | {"method": method} for method in ("lr", "atn")])
-    expected = list((summarise_methods if show == "methods" else measure_advantage)(rows).columns)
+    expected = list((summarize_methods if show == "methods" else measure_advantage)(rows).columns)
     for name in (command, "file"):
         choose = f'tables = [{{ of = "rows", show = "{show}", columns = COLUMNS }}]'
         assert is_accepted(write_recipe(folder, name, choose.replace("COLUMNS", str(expected))))

@@ -317,7 +317,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model is not fitted.
         """
         predicted: dict[str, Any] = {}
-        for model, means in self._read_rows(data, PartModel.summarise, fill=True):
+        for model, means in self._read_rows(data, PartModel.summarize, fill=True):
             if model.is_of_items:
                 items = [None if np.isnan(number) else self.items_[int(number)] for number in means[:, 1]]
                 predicted["item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))

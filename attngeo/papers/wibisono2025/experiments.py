@@ -50,7 +50,7 @@ KIND = "efa"
 # The form of the rows that are kept.
 FORM = ResultForm(texts=["metric"], columns=["metric", "value"])
 # The options of a run that its numbers depend on, and its name does not have.
-CHOICES = ("published", "layers", "lags", "neighbours", "epochs")
+CHOICES = ("published", "layers", "lags", "n_neighbors", "epochs")
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 

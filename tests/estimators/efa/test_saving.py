@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
     "coordinates": (ROWS, {"coordinates": ("x", "y"), "lags": ("x",), "join": 6, "norm": True, "feed_forward": 3}),
     "levels": (ROWS, {"value_embedding": "lookup", "family": "ordinal:3"}),
     "factors": (ROWS, {"model": "fm", "part": "items", "start": True}),
-    "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
+    "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "n_neighbors": 1}),
 }
 
 
@@ -163,7 +163,7 @@ def set_value(folder: Path, place: str, value: object) -> None:
         ("architecture.longest", 7, ["longest is 3", 7]),
         ("options.lags", ["x"], ["lags is 0", 1]),
         ("options.coordinates", ["x"], ["coordinates is 2", 1]),
-        ("options.neighbours", 10**30, ["neighbours"]),
+        ("options.n_neighbors", 10**30, ["n_neighbors"]),
         ("shape.items", 10**15, ["shape.items"]),
         ("shape.levels", 3, ["levels is 3", "expected 0"]),
         ("shape.values.0.scale", [0.0, 0.0], ["shape.values.0.scale.1", "0.0"]),

@@ -358,7 +358,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
         ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
         ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
-        ({"neighbours": 2}, ["neighbours", "attention"]),
+        ({"n_neighbors": 2}, ["n_neighbors", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
         ({"distance": "euclidean"}, ["distance", "attention"]),
         ({"part": "items", "lags": ("before",)}, ["lags", "items"]),

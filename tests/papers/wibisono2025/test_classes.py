@@ -30,7 +30,7 @@ THEOREM_2: dict[str, Any] = {
 }  # fmt: skip
 SECTION_3_3: dict[str, Any] = {"weights": "linear", "residual": False, "readout": "last"}
 PLACES: dict[str, Any] = {
-    "value": "y:gaussian:1", "coordinates": "tau", "item_vectors": False, "order": False, "standardise": False,
+    "value": "y:gaussian:1", "coordinates": "tau", "item_vectors": False, "order": False, "standardize": False,
     "validation_fraction": 0, "context_dropout": 0, "device": "cpu",
 }  # fmt: skip
 

@@ -192,7 +192,7 @@ def test_each_experiment_runs_on_its_data(
     folder = tmp_path if write else DATA / PLACES[experiment]
     if write:
         write(folder)
-    more = {"neighbours": 3} if experiment == "temperature" else {}
+    more = {"n_neighbors": 3} if experiment == "temperature" else {}
     rows = run(experiment, data=str(folder), epochs=1, model="fm", **more)
     assert rows["value"].notna().all()
     assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
@@ -210,11 +210,11 @@ def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     with refuses(UsageError, "experiment is 'books'"):
         plan_runs("books", RunOptions())
-    with refuses(UsageError, "neighbours is 0"):
-        RunOptions(neighbours=0)
-    with refuses(UsageError, "neighbours has no effect on synthetic"):
-        plan_runs("synthetic", RunOptions(neighbours=3))
-    for model, options in {"fm": ["layers", "lags"], "efa": ["neighbours"]}.items():
+    with refuses(UsageError, "n_neighbors is 0"):
+        RunOptions(n_neighbors=0)
+    with refuses(UsageError, "n_neighbors has no effect on synthetic"):
+        plan_runs("synthetic", RunOptions(n_neighbors=3))
+    for model, options in {"fm": ["layers", "lags"], "efa": ["n_neighbors"]}.items():
         for name in options:
             with refuses(UsageError, f"{name} has no effect on {model}"):
                 plan_runs("temperature", RunOptions(model=model, **{name: 1}))
