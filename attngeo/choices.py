@@ -52,6 +52,7 @@ RENAMED: dict[str, str] = {
     "initialise": "initialize",
     "neighbours": "n_neighbors",
     "tokenised": "tokenized",
+    "top_k": "top",
 }
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

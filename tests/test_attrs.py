@@ -22,8 +22,8 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, object]]] = {
     "attngeo.compose": (lambda: attngeo.compose("demo:encoder", kind="k"), {"kind": ("k",)}),
     "attngeo.lineage": (lambda: attngeo.lineage(*MODELS, permutations=19), {"permutations": 19}),
     "attngeo.nearest": (
-        lambda: attngeo.nearest("demo:minilm", "king - man", top_k=2),
-        {"top_k": 2, "words": "king - man", "candidates": "words"},
+        lambda: attngeo.nearest("demo:minilm", "king - man", top=2),
+        {"top": 2, "words": "king - man", "candidates": "words"},
     ),
     "attngeo.words": (
         lambda: attngeo.words("demo:encoder", layer=1, head=2, top=3, seed=4),

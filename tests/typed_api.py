@@ -36,7 +36,7 @@ def call_public_functions() -> None:
 
     attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores  # noqa: B018
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
-    attngeo.nearest("demo:minilm", "king - man", top_k=3)
+    attngeo.nearest("demo:minilm", "king - man", top=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
     attngeo.words("demo:minilm", layer=1, head=2, top=3)
     attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]

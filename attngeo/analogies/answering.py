@@ -72,13 +72,13 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
             torch.tensor(terms),
             torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
             method=options.method,
-            top_k=options.top_k,
+            top=options.top,
             memory=int(options.memory),
             progress=session.progress,
         )
         frame.loc[known, "rank"] = result.rank.tolist()
         frame.loc[known, "cosine"] = result.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
+        frame.loc[known, "top"] = [" ".join(map(lexicon.label, best)) for best in result.top.tolist()]
     return frame
 
 

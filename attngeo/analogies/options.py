@@ -88,7 +88,7 @@ class AnalogyOptions(ProbeSettings):
     )
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT, advanced=True)
     method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
-    top_k: int = option(
+    top: int = option(
         5,
         "Number of best candidates to keep for each question (--questions-output)",
         panel=COMPUTATION,
@@ -129,7 +129,7 @@ class AnalogyOptions(ProbeSettings):
 class NearestOptions(ProbeSettings):
     """Which words are nearest to a sum of words."""
 
-    top_k: int | None = option(
+    top: int | None = option(
         None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
     )
 

@@ -57,7 +57,7 @@ def test_a_word_is_known_in_both_forms_of_its_accents(known: str, written: str, 
     assert lexicon.row(normalize(written, "cafe\u0301s")) is None
     assert set(attngeo.nearest(embedding, f"{written_words[0]} - {written_words[1]}").word) == set(known_words[2:])
     questions = write_questions(tmp_path / "q.txt", {"all": [" ".join(written_words)]})
-    assert attngeo.analogy(embedding, questions=questions, top_k=1).questions["known"].tolist() == [True]
+    assert attngeo.analogy(embedding, questions=questions, top=1).questions["known"].tolist() == [True]
 
 
 def test_the_form_that_is_written_comes_first() -> None:
@@ -117,11 +117,11 @@ def test_words_of_several_tokens_are_asked_like_others(tmp_path: Path) -> None:
     write_single(halves, {"wte.weight": both}, {"model_type": "own"})
     word_piece(halves / "tokenizer.json", ["[PAD]", "[UNK]", *parts[0], *parts[1]])
     path = write_questions(tmp_path / "q.txt", {"all": ["ab cd ef gh", "ij kl gh ab"]})
-    one = attngeo.analogy(str(whole), questions=path, top_k=1).questions
-    other = attngeo.analogy(str(halves), questions=path, top_k=1, compose="mean").questions
+    one = attngeo.analogy(str(whole), questions=path, top=1).questions
+    other = attngeo.analogy(str(halves), questions=path, top=1, compose="mean").questions
     np.testing.assert_allclose(one["cosine"], other["cosine"], atol=1e-6)
     with refuses(QuestionError, "halves", 0, 2):
-        attngeo.analogy(str(halves), questions=path, top_k=1)
+        attngeo.analogy(str(halves), questions=path, top=1)
 
 
 def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:

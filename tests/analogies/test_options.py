@@ -27,8 +27,8 @@ def test_values_that_are_no_choice_are_refused(kind: type[ProbeSettings]) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "limits"),
     [
-        ("limit", 0, [1]), ("remove_top", -1, [0]), ("top_k", 0, [1]), ("draws", -1, [0, f"{MOST_DRAWS:,}"]),
-        ("draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("top_k", 1.5, []), ("top_k", True, []),
+        ("limit", 0, [1]), ("remove_top", -1, [0]), ("top", 0, [1]), ("draws", -1, [0, f"{MOST_DRAWS:,}"]),
+        ("draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("top", 1.5, []), ("top", True, []),
     ],
 )  # fmt: skip
 def test_numbers_outside_their_limits_are_refused(name: str, value: Any, limits: list[object]) -> None:
@@ -38,7 +38,7 @@ def test_numbers_outside_their_limits_are_refused(name: str, value: Any, limits:
 
 
 def test_numbers_at_their_limits_are_allowed() -> None:
-    assert AnalogyOptions(limit=1, remove_top=0, top_k=1, draws=MOST_DRAWS, seed=0).draws == MOST_DRAWS
+    assert AnalogyOptions(limit=1, remove_top=0, top=1, draws=MOST_DRAWS, seed=0).draws == MOST_DRAWS
     assert AnalogyOptions(draws=0, limit=None).limit is None
 
 
@@ -55,7 +55,7 @@ def test_the_library_takes_options_and_keywords() -> None:
     """Keywords win over `options`; a wrong one is refused before any file is read."""
     import attngeo
 
-    with refuses(UsageError, "top_k", 0):
-        attngeo.analogy("no/such/model", options=AnalogyOptions(), top_k=0)
+    with refuses(UsageError, "top", 0):
+        attngeo.analogy("no/such/model", options=AnalogyOptions(), top=0)
     with pytest.raises(TypeError, match="no_such_option"):
         attngeo.analogy("demo:minilm", no_such_option=1)

@@ -139,11 +139,11 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     run = attngeo(
         "analogy", "demo:minilm", vectors, "--own", "--published", "--draws", 100, "--format", "csv", "--quiet",
         *(part for name in ("s.csv", "s.parquet", "s.html", "s.md") for part in ("-o", files[name])),
-        "--questions-output", files["q.parquet"], "--comparisons-output", files["c.json"], "--top-k", 2,
+        "--questions-output", files["q.parquet"], "--comparisons-output", files["c.json"], "--top", 2,
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == files["s.csv"].read_text()
-    result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, top_k=2, draws=100)
+    result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, top=2, draws=100)
     for expected, got in ((result.scores, "s.parquet"), (result.questions, "q.parquet")):
         pd.testing.assert_frame_equal(pd.read_parquet(files[got]), expected, check_dtype=False)
     scores = pd.read_parquet(files["s.parquet"])
@@ -192,10 +192,10 @@ def test_several_models_side_by_side(inside: Command, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_analogy_by_hand(attngeo: Command) -> None:
     for arguments in (["king", "-", "man", "+", "woman"], ["king - man + woman"]):
-        run = attngeo("nearest", "demo:minilm", *arguments, "--top-k", 3)
+        run = attngeo("nearest", "demo:minilm", *arguments, "--top", 3)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.splitlines()[3].split() == ["queen", "+0.511"]
-    run = attngeo("nearest", "demo:minilm", "Paris", "--top-k", 2, "--format", "json")
+    run = attngeo("nearest", "demo:minilm", "Paris", "--top", 2, "--format", "json")
     assert [row["word"] for row in json.loads(run.stdout)] == ["parisian", "france"]
 
 
@@ -209,7 +209,7 @@ def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> No
     assert_states(run.stderr, tmp_path / "v.vec", 8, 10)
     questions = write_questions(tmp_path / "q.txt", {"royal": ["man king woman queen"]})
     for reference in (tmp_path / "v.vec", f"cbow:{text}"):
-        run = attngeo("analogy", reference, "--questions", questions, "--top-k", 1, "--format", "json")
+        run = attngeo("analogy", reference, "--questions", questions, "--top", 1, "--format", "json")
         assert (run.returncode, run.stderr) == (0, "")
         assert json.loads(run.stdout)[-1]["known"] == 1
 
@@ -227,7 +227,7 @@ def test_narrow_terminals_lose_columns_and_not_names(inside: Command, tmp_path: 
     lines = ["aaa aab aac aad", "aad aae aaf aag"]
     questions = write_questions(tmp_path / "q.txt", {"a rather long name of a category": lines})
     for width in ("50", "60", "80", "120"):
-        run = inside("analogy", *paths, "--questions", questions, "--top-k", 1, "--draws", 9, COLUMNS=width)
+        run = inside("analogy", *paths, "--questions", questions, "--top", 1, "--draws", 9, COLUMNS=width)
         assert run.returncode == 0, run.stderr
         assert max(map(len, run.stdout.splitlines())) <= int(width)
         for path in paths:
@@ -241,7 +241,7 @@ def _some_words(seed: int) -> tuple[list[str], np.ndarray]:
 def test_a_terminal_is_sent_no_escapes(inside: Command, tmp_path: Path) -> None:
     labels = ["one", "two", "three", "\x1b]0;evil\x07"]
     path = write_text(tmp_path / "v.txt", labels, np.eye(4))
-    run = inside("nearest", path, "one", "--candidates", "all", "--top-k", 3)
+    run = inside("nearest", path, "one", "--candidates", "all", "--top", 3)
     assert run.returncode == 0
     assert "evil" in run.stdout
     assert "\x1b" not in run.stdout
@@ -252,9 +252,9 @@ def test_a_lower_case_question_to_a_cased_vocabulary_is_noted(attngeo: Command, 
     labels = ["Athens", "Greece", "Oslo", "Norway", "the", "of", "and", "in"]
     path = write_text(tmp_path / "cased.txt", labels, np.eye(8))
     questions = write_questions(tmp_path / "q.txt", {"a": ["Athens Greece Oslo Norway", "the of and in"]})
-    run = attngeo("analogy", path, "--questions", questions, "--case", "lower", "--top-k", 1, "--format", "csv")
+    run = attngeo("analogy", path, "--questions", questions, "--case", "lower", "--top", 1, "--format", "csv")
     assert_states(run.stderr, path, 1, "--case keep", 2)
-    run = attngeo("analogy", path, "--questions", questions, "--top-k", 1, "--format", "csv")
+    run = attngeo("analogy", path, "--questions", questions, "--top", 1, "--format", "csv")
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -264,7 +264,7 @@ def test_few_known_questions_are_noted(inside: Command, tmp_path: Path) -> None:
     known, unknown = "aaa aab aac aad", [f"aaa aab aac x{letter}" for letter in "abcdefghijk"]
     for extra, lines in ((unknown, 1), (unknown[:5], 0)):
         questions = write_questions(tmp_path / "q.txt", {"a": [known, *extra]})
-        run = inside("analogy", good, other, "--questions", questions, "--top-k", 1, "--draws", 0)
+        run = inside("analogy", good, other, "--questions", questions, "--top", 1, "--draws", 0)
         assert (run.returncode, len(run.stderr.splitlines())) == (0, lines)
         if lines:
             assert_states(run.stderr, "only 1 of 12", f"{good} knows 1", f"{other} knows 1")
@@ -274,8 +274,8 @@ def test_nearest_shows_all_words_of_a_small_table(inside: Command, tmp_path: Pat
     path = write_text(tmp_path / "small.txt", *_some_words(0))
     run = inside("nearest", path, "aaa - aab + aac", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 1 + 9 - 3)
-    run = inside("nearest", path, "aaa", "--top-k", 10)
-    assert_fails(run, UsageError.exit_code, "--top-k", 10, "from 1 to 8")
+    run = inside("nearest", path, "aaa", "--top", 10)
+    assert_fails(run, UsageError.exit_code, "--top", 10, "from 1 to 8")
 
 
 def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
     ragged.write_text("aaa 1 2\naab 1\naac x 2\n")
     mismatched = checkpoint(folder / "model", 3)
     word_piece(mismatched / "tokenizer.json")
-    asked = ["--questions", questions, "--top-k", 1]
+    asked = ["--questions", questions, "--top", 1]
     missing, home = ModelNotFoundError, "~nosuchuser/vectors.txt"
     no_questions = DataUnavailableError
     return {
@@ -327,8 +327,8 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "questions too long": ([good, "--questions", "q" * 300], no_questions, [os.strerror(errno.ENAMETOOLONG)]),
         "draws": ([good, *asked, "--draws", 10**12], UsageError, ["--draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
-        "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["--top-k", 7, "from 1 to 6"]),
-        "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["--top-k", 0, 1]),
+        "k too large": ([good, "--questions", questions, "--top", 7], UsageError, ["--top", 7, "from 1 to 6"]),
+        "k too small": ([good, "--questions", questions, "--top", 0], UsageError, ["--top", 0, 1]),
         "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
         "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["--memory", "1,000 bytes"]),
         "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["--method", "'4cosadd'", "3cosadd"]),
@@ -365,9 +365,9 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
         (["nearest", "words.txt", "king", "-", "king"], UsageError, ["'king - king'"]),
         (["nearest", "demo:minilm", "1990"], UsageError, ["demo:minilm", "'1990'", "--candidates all"]),
         (
-            ["nearest", "demo:minilm", "king", "--top-k", "99999"],
+            ["nearest", "demo:minilm", "king", "--top", "99999"],
             UsageError,
-            ["--top-k", "99999", "from 1 to 22,500", "22,501"],
+            ["--top", "99999", "from 1 to 22,500", "22,501"],
         ),
         (["cbow", "none.txt", "-o", "v.vec"], ModelNotFoundError, ["none.txt"]),
         (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".vec"]),

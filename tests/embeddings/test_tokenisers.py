@@ -182,7 +182,7 @@ def test_only_tokeniser_files_are_downloaded_from_the_hub(hub: Hub, attngeo: Com
     for name in ("README.md", "pytorch_model.bin", "code.py"):
         (folder / name).write_text("not needed")
     questions = write_questions(tmp_path / "q.txt", {"own": ["the of and old"]})
-    command = ["analogy", "org/name", "--questions", questions, "--top-k", 1, "--compose", "mean", "--format", "json"]
+    command = ["analogy", "org/name", "--questions", questions, "--top", 1, "--compose", "mean", "--format", "json"]
     first = attngeo(*command, "--download", **online)
     assert (first.returncode, first.stderr) == (0, "")
     assert json.loads(first.stdout)[-1]["known"] == 1

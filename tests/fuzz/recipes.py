@@ -24,7 +24,7 @@ SCORE = {
 }  # fmt: skip
 ANALOGY = {
     "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalize": True,
-    "center": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top_k": 3,
+    "center": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top": 3,
     "own": True, "draws": 100, "seed": 1, "published": False, "memory": "2GB",
 }  # fmt: skip
 TEXT = {

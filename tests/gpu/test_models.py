@@ -44,7 +44,7 @@ def test_answers_to_questions(method: Any, remove_top: int, tmp_path: Path) -> N
         for device in DEVICES
     )
     pd.testing.assert_frame_equal(cuda.questions, cpu.questions, rtol=0, atol=1e-9)
-    here, there = (attngeo.nearest(embedding, "aaa - aab + aac", top_k=9, device=device) for device in DEVICES)
+    here, there = (attngeo.nearest(embedding, "aaa - aab + aac", top=9, device=device) for device in DEVICES)
     pd.testing.assert_frame_equal(there, here, rtol=0, atol=1e-9)
 
 
