@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from attngeo.choices import RENAMED
+from attngeo.choices import RENAMED, find_new_name
 from attngeo.errors import require_extra
 
 # Names of columns, or a function that lists them.
@@ -70,8 +70,9 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
         if name == "__all__":
             return list_names()
         if name.startswith("__") or name not in find_homes():
-            if name in RENAMED and RENAMED[name] in find_homes():
-                raise AttributeError(f"{package} has no {name}; it is called {RENAMED[name]} now")
+            new_name = find_new_name(name, find_homes()) if name in RENAMED else None
+            if new_name is not None:
+                raise AttributeError(f"{package} has no {name}; it is called {new_name} now")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = find_homes()[name]
         with require_extra(), hide_advice():

@@ -102,7 +102,7 @@ def analogy(
     fail_if: Conditions = None,
     checks: Checks = None,
     questions_output: Annotated[
-        Path | None, file_option("--questions-output", help="Write each question with its rank and the best candidates")
+        Path | None, file_option("--questions-output", help="Write each question with its rank and the best answers")
     ] = None,
     comparisons_output: Annotated[
         Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
@@ -123,7 +123,7 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.bin --normalize --candidates all
+        attngeo analogy vectors.bin --normalize --answers all
         attngeo analogy './checkpoints/*' --jobs 2 --plot a.html
         attngeo analogy demo:minilm --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv

@@ -71,7 +71,7 @@ Frames = Callable[[], pd.DataFrame]
 TABLES: dict[str, tuple[Sequence[str], Frames]] = {
     "compose": (COMPOSE_COLUMNS, lambda: attngeo.compose("demo:encoder", kind="k")),
     "gradients": (gradient_columns(), lambda: measure_gradients("demo:encoder", sequences=2, seq_len=8).rows),
-    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, permutations=19)),
+    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, n_permutations=19)),
     "positions": (position_columns(), lambda: measure_positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),

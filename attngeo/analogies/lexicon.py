@@ -84,22 +84,22 @@ def find_row(row_of: Mapping[str, int], word: str) -> int | None:
 def build_lexicon(
     embedding: Embedding, words: Iterable[str] = (), settings: ProbeSettings = ProbeSettings()
 ) -> Lexicon:
-    """The lexicon of a table. words: those of the questions; with `compose` they become candidates, too.
+    """The lexicon of a table. words: those of the questions; with `subwords` they become candidates, too.
 
     If case is "ignore", the first of the words that differ only in case is used, and the others are left out.
-    Raises UsageError for `compose` and a table without a tokeniser.
+    Raises UsageError for `subwords` and a table without a tokeniser.
     """
     rule: str = settings.case
     if rule == "auto":
         rule = "keep" if embedding.is_cased else "lower"
-    rows = embedding.candidate_rows(settings.candidates)[: settings.limit]
+    rows = embedding.answer_rows(settings.answers)[: settings.limit]
     index: dict[str, int] = {}
     for row in rows.tolist():
         label = embedding.labels[row]
         index.setdefault(label.casefold() if rule == "ignore" else label, row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
-    composed = _compose(embedding, words, index, rule) if settings.compose == "mean" else {}
+    composed = _compose(embedding, words, index, rule) if settings.subwords == "mean" else {}
     first = len(embedding.labels)
     # Words of the same tokens are one candidate, with the name of the first.
     names = {tokens: word for word, tokens in reversed(composed.items())}
@@ -118,8 +118,8 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            "$compose requires a tokeniser, and a file of word vectors has none; leave it out",
-            "compose",
+            "$subwords requires a tokeniser, and a file of word vectors has none; leave it out",
+            "subwords",
             subject=embedding.ref,
         )
     candidates = set(index.values())

@@ -13,7 +13,7 @@ import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
-from attngeo.analogies.probe import BLOCKS, check_top
+from attngeo.analogies.probe import BLOCKS, check_count
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
@@ -79,7 +79,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
             raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
         count = options.top or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
-        check_top(space, len(terms), count)
+        check_count(space, len(terms), count, "top")
         _, block = BLOCKS[vectors.device.type]
         cosines = torch.cat([unit(x) @ target for _, x in space.blocks(block)]).cpu()
         cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
@@ -102,7 +102,7 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     embedding = lexicon.embedding
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
-        return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
+        return UsageError(f"{problem} as a whole word; try $answers all", "answers")
     terms = SIGN.split(word)[::2]
     is_known = [lexicon.row(term) is not None for term in terms]
     # A sum without spaces, and not a word with hyphens.
@@ -114,7 +114,7 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         problem += " If not," if close else ";"
-        return UsageError(f"{problem} $compose mean uses the mean of its {len(pieces)} tokens", "compose")
+        return UsageError(f"{problem} $subwords mean uses the mean of its {len(pieces)} tokens", "subwords")
     return UsageError(problem)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attngeo.choices import Candidates, Case, Compose, Table
+from attngeo.choices import Answers, Case, Subwords, Table
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
@@ -33,7 +33,7 @@ SIGNS = {"+": 1, "-": -1, "−": -1}
 MOST_SHOWN = 10
 # Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
-    "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
+    "method": "{}", "table": "{} table", "answers": "answers: {}", "case": "case: {}", "subwords": "subwords: {}",
     "limit": "first {:,}", "center": "centred", "remove_top": "top {} removed",
 }  # fmt: skip
 
@@ -45,15 +45,19 @@ class ProbeSettings(Options):
     """
 
     table: Table = option("input", "Table of a checkpoint: its input embeddings, or its unembedding", panel=INPUT)
-    candidates: Candidates = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
+    answers: Answers = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
     case: Case = option(
         "auto", "Case of the words that are looked up; auto is lower for uncased vocabularies, else keep", panel=INPUT
     )
-    compose: Compose = option(
+    subwords: Subwords = option(
         "none", "Vector of a word of several tokens: none, or the mean of their vectors", advanced=True, panel=INPUT
     )
     limit: int | None = option(
-        None, "Use only the first N candidates, in most tables the most frequent", advanced=True, panel=INPUT, least=1
+        None,
+        "Use only the first N possible answers, in most tables the most frequent",
+        advanced=True,
+        panel=INPUT,
+        least=1,
     )
     normalize: bool = option(False, "Scale vectors to unit length first", panel=COMPUTATION)
     center: bool = option(False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION)
@@ -87,10 +91,10 @@ class AnalogyOptions(ProbeSettings):
         metavar="NAME|FILE|FOLDER",
     )
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT, advanced=True)
-    method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
-    top: int = option(
+    method: Method = option("3cosadd", "Score of an answer", panel=COMPUTATION)
+    n_answers: int = option(
         5,
-        "Number of best candidates to keep for each question (--questions-output)",
+        "Number of best answers to keep for each question (--questions-output)",
         panel=COMPUTATION,
         advanced=True,
         least=1,
@@ -101,7 +105,7 @@ class AnalogyOptions(ProbeSettings):
         panel=COMPUTATION,
         advanced=True,
     )
-    draws: int = option(
+    n_draws: int = option(
         2000,
         "Number of bootstrap draws; 0 for no intervals",
         advanced=True,

@@ -108,7 +108,7 @@ def ask(
     answers: Tensor,
     *,
     method: Method,
-    top: int,
+    n_answers: int,
     memory: int,
     progress: ProgressCallback,
 ) -> ProbeResult:
@@ -117,7 +117,7 @@ def ask(
     terms: rows [n, 3] of a, b and c. answers: rows [n, m], −1 for an answer that is missing. memory: bytes for the
     blocks, in addition to the table itself.
     """
-    probe = _Probe(space, terms, torch.cat([terms, answers], 1), top, memory)
+    probe = _Probe(space, terms, torch.cat([terms, answers], 1), n_answers, memory)
     answer_words = probe.find_words(answers)
     question_words = probe.find_words(terms)
     # An answer is possible if it exists and is not one of the words of the question.
@@ -141,34 +141,37 @@ def ask(
     )
 
 
-def check_top(space: Space, words: int, top: int) -> None:
-    """Raise UsageError unless there are as many candidates that are none of the words of a question."""
+def check_count(space: Space, words: int, count: int, option: str) -> None:
+    """Raise UsageError unless there are as many candidates that are none of the words of a question.
+
+    option: states the count.
+    """
     ref = space.lexicon.embedding.ref
     candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
-            f"{ref} has {candidates} candidates, expected more than the words of a question; use a larger table, or "
-            "set $candidates to all",
-            "candidates",
+            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger table, or "
+            "set $answers to all",
+            "answers",
         )
-    if not 1 <= top <= candidates - words:
+    if not 1 <= count <= candidates - words:
         raise UsageError(
-            f"$top is {top}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} candidates, minus "
-            "the words of a question",
-            "top",
+            f"${option} is {count}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
+            "answers, minus the words of a question",
+            option,
         )
 
 
 class _Probe:
     """The words of all questions, and the loop over all candidates."""
 
-    def __init__(self, space: Space, terms: Tensor, rows: Tensor, top: int, memory: int) -> None:
+    def __init__(self, space: Space, terms: Tensor, rows: Tensor, n_answers: int, memory: int) -> None:
         self._space = space
         self._words = torch.unique(rows[rows >= 0])
         self.vectors = space.vectors(self._words)
         device = self.vectors.device
-        check_top(space, terms.shape[1], top)
-        self._top = top
+        check_count(space, terms.shape[1], n_answers, "n_answers")
+        self._n_answers = n_answers
         # The number of each row among the candidates: a question's own words are no answers to it.
         candidate_of_row = torch.full((int(space.candidates[-1]) + 1,), -1)
         candidate_of_row[space.candidates] = torch.arange(len(space.candidates))
@@ -203,7 +206,7 @@ class _Probe:
         total = len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
         top_scores = torch.full((count, self._top), -torch.inf, dtype=floor.dtype, device=floor.device)
-        top = torch.zeros(count, self._top, dtype=torch.long, device=floor.device)
+        top = torch.zeros(count, self._n_answers, dtype=torch.long, device=floor.device)
         row_nbytes = self._space.width * self._space.lexicon.embedding.matrix.element_size()
         for first, x in self._space.blocks(self._block):
             progress(Progress("ask", f"{count:,} questions", first * row_nbytes, total * row_nbytes))
@@ -221,8 +224,8 @@ class _Probe:
                 counts[questions] += (scores.index_select(0, reaching) >= floor[questions, None]).sum(1)
                 improving = (best > top_scores[start:stop, -1]).nonzero()[:, 0]
                 questions = start + improving
-                block_top = scores.index_select(0, improving).topk(min(self._top, len(x)), 1)
-                merged = torch.cat([top_scores[questions], block_top.values], 1).topk(self._top, 1)
+                block_top = scores.index_select(0, improving).topk(min(self._n_answers, len(x)), 1)
+                merged = torch.cat([top_scores[questions], block_top.values], 1).topk(self._n_answers, 1)
                 top_scores[questions] = merged.values
                 top[questions] = torch.cat([top[questions], block_top.indices + first], 1).gather(1, merged.indices)
         return counts, self._space.candidates.to(top.device)[top]

@@ -153,7 +153,7 @@ def _estimate_interval(
     sums: Mapping[str, Array], categories: Sequence[str], options: AnalogyOptions
 ) -> tuple[float, float]:
     """The interval of the mean over some categories; those without a known question have no sums."""
-    totals = np.zeros((2, options.draws))
+    totals = np.zeros((2, options.n_draws))
     for category in categories:
         totals += sums.get(category, 0)
     return interval(totals)
@@ -165,7 +165,7 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 
 
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
-    """Numerators and denominators [2, draws] of the mean of `values` [questions].
+    """Numerators and denominators [2, n_draws] of the mean of `values` [questions].
 
     The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
     categories gives a type. key: number of the category, so that every model is resampled in the same way.
@@ -180,10 +180,10 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
     units = len(names)
     pairs = inverse.reshape(2, count)  # the numbers of both pairs of each question
-    sums = np.empty((2, options.draws))
+    sums = np.empty((2, options.n_draws))
     step = max(1, CHUNK // (8 * count))
-    for start in range(0, options.draws, step):
-        stop = min(start + step, options.draws)
+    for start in range(0, options.n_draws, step):
+        stop = min(start + step, options.n_draws)
         drawn = generator.multinomial(units, np.full(units, 1 / units), size=stop - start)
         weights = drawn[:, pairs].prod(1).astype(float)
         sums[:, start:stop] = weights @ values, weights.sum(1)
@@ -191,7 +191,7 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
 
 
 def interval(sums: Array) -> tuple[float, float]:
-    """The 95% percentile interval of the mean, from numerators and denominators [2, draws].
+    """The 95% percentile interval of the mean, from numerators and denominators [2, n_draws].
 
     NaN without draws, and if all draws are equal: the bootstrap has no interval for an accuracy of 0 or 1.
     """

@@ -27,7 +27,7 @@ class LineageOptions(Options):
         panel=INPUT,
         metavar="NAME",
     )
-    permutations: int = option(
+    n_permutations: int = option(
         199,
         "Number of random permutations, and of draws of signs; the smallest p is 1/(1 + N)",
         panel=COMPUTATION,

@@ -217,7 +217,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
         layouts = (layout, other_layout)
         width = forms[0].left.shape[2]
         if width not in drawn:
-            drawn[width] = draw_coordinates(width, options.permutations, options.seed)
+            drawn[width] = draw_coordinates(width, options.n_permutations, options.seed)
         if alignment is None:
             similarities.append(layer_similarities(*forms, layouts, drawn[width]))
         else:
@@ -233,7 +233,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
             notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and similar to none")
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
     means = torch.stack(similarities).mean(0)
-    draws = options.permutations if alignment is None else TURNS
+    draws = options.n_permutations if alignment is None else TURNS
     observed, moved, flipped = torch.split(means, [1, draws, draws])
     judgement = judge(torch.cat([observed, moved]))
     of_signs = judge(torch.cat([observed, flipped]))
@@ -258,7 +258,7 @@ def _align(
     """The alignment of both streams, and what is compared of models that have others beside; None if there is none."""
 
     def keep(width: int) -> Tensor:
-        return draw_coordinates(width, options.permutations, options.seed).kept
+        return draw_coordinates(width, options.n_permutations, options.seed).kept
 
     alignment = embeddings.align_streams(store, other, keep, TURNS, options.seed)
     if alignment is None:

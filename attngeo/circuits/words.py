@@ -114,8 +114,8 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         inputs = open_table()
         outputs = inputs if output_table == table else open_table(table="output")
         with about(inputs.ref):
-            tokens = Side(inputs, inputs.candidate_rows("all"))
-            others = Side(outputs, outputs.candidate_rows("all"))
+            tokens = Side(inputs, inputs.answer_rows("all"))
+            others = Side(outputs, outputs.answer_rows("all"))
             for side, factor in ((tokens, circuit.left), (others, circuit.right)):
                 _require_width(site, side.embedding, factor)
             asked = tokens if labels is None else Side(inputs, _find_rows(labels, inputs))
@@ -260,7 +260,7 @@ def _read_labels(file: str) -> dict[str, str]:
 
 def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
     """The rows of tokens in the embeddings, int64. Raises UsageError for one that the model does not have."""
-    rows = {printable(embedding.labels[row]): row for row in reversed(embedding.candidate_rows("all").tolist())}
+    rows = {printable(embedding.labels[row]): row for row in reversed(embedding.answer_rows("all").tolist())}
     for label, place in labels.items():
         if label not in rows:
             advice = advise(label, rows, "the column token of a run without $tokens has tokens as they are written")

@@ -75,12 +75,12 @@ class Judgement(NamedTuple):
     z: float
 
 
-def draw_coordinates(width: int, permutations: int, seed: int, most: int = MOST) -> Coordinates:
+def draw_coordinates(width: int, n_permutations: int, seed: int, most: int = MOST) -> Coordinates:
     """Coordinates of a stream of this width, and permutations and signs of them, drawn at random."""
     generator = torch.Generator().manual_seed(seed)
     kept = torch.randperm(width, generator=generator)[:most].sort().values
-    orders = [torch.randperm(len(kept), generator=generator) for _ in range(permutations)]
-    signs = 2 * torch.randint(2, (permutations, len(kept)), generator=generator) - 1
+    orders = [torch.randperm(len(kept), generator=generator) for _ in range(n_permutations)]
+    signs = 2 * torch.randint(2, (n_permutations, len(kept)), generator=generator) - 1
     return Coordinates(kept, torch.stack(orders), signs.double())
 
 

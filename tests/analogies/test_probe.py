@@ -39,7 +39,9 @@ def questions(rows: Any, labels: list[str], answers: int = 1) -> QuestionSet:
 
 def ask(embedding: Embedding, asked: QuestionSet, **options: Any) -> AnalogyResult:
     """Answers whose scores, which these tests do not read, have no interval."""
-    return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top": 1, "draws": 0} | options))
+    return attngeo.analogy(
+        embedding, questions=asked, keep_duplicates=True, **({"n_answers": 1, "n_draws": 0} | options)
+    )
 
 
 def test_results_of_several_models_state_the_revision_of_each(tmp_path: Path) -> None:
@@ -195,9 +197,9 @@ def test_blocks_of_any_size_give_the_same(method: str, monkeypatch: pytest.Monke
     embedding = table(x)
     asked = questions(rows, list(embedding.labels))
     assert_no_rounding_decides(all_scores(x.astype(float), rows, method), rows, 7)
-    whole = ask(embedding, asked, method=method, top=7).questions
+    whole = ask(embedding, asked, method=method, n_answers=7).questions
     monkeypatch.setattr(probe, "BLOCKS", {"cpu": (11, 64)})
-    parts = ask(embedding, asked, method=method, top=7, memory=600_000).questions
+    parts = ask(embedding, asked, method=method, n_answers=7, memory=600_000).questions
     assert whole["rank"].tolist() == parts["rank"].tolist()
     assert whole["top"].tolist() == parts["top"].tolist()
 
@@ -215,8 +217,8 @@ def test_the_best_candidates_are_gensims() -> None:
     x, labels = generator.standard_normal((200, 12)), words(200)
     asked = questions(generator.permutation(200).reshape(50, 4), labels)
     oracle = keyed(labels, x)
-    got = ask(table(x, labels), asked, normalize=True, top=4).questions
-    cosmul = ask(table(x, labels), asked, method="3cosmul", top=1).questions
+    got = ask(table(x, labels), asked, normalize=True, n_answers=4).questions
+    cosmul = ask(table(x, labels), asked, method="3cosmul", n_answers=1).questions
     for q, tops, best in zip(asked.questions, got["top"], cosmul["top"], strict=True):
         assert_alike(tops.split(), oracle.most_similar([q.b, q.c], [q.a], topn=6))
         assert_alike([best], oracle.most_similar_cosmul([q.b, q.c], [q.a], topn=3))
@@ -259,8 +261,8 @@ def test_half_precision_tables_are_asked_as_float64() -> None:
 def test_impossible_questions_are_refused() -> None:
     embedding = table(np.eye(9))
     asked = questions([[0, 1, 2, 3]], list(embedding.labels))
-    with refuses(UsageError, "top", 7, "from 1 to 6", "table", 9):
-        ask(embedding, asked, top=7)
+    with refuses(UsageError, "n_answers", 7, "from 1 to 6", "table", 9):
+        ask(embedding, asked, n_answers=7)
     with refuses(UsageError, "memory", 100):
         ask(embedding, asked, memory=100)
     with refuses(UsageError, "remove_top", 9, "table"):
@@ -268,6 +270,6 @@ def test_impossible_questions_are_refused() -> None:
     with refuses(UsageError, "models"):
         attngeo.analogy([])
     with refuses(UsageError, "table"):
-        attngeo.analogy([embedding, embedding], questions=asked, top=1)
+        attngeo.analogy([embedding, embedding], questions=asked, n_answers=1)
     with refuses(UsageError, "table", "'king'"):
         attngeo.nearest(embedding, "king")

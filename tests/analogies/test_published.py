@@ -13,7 +13,7 @@ from attngeo.analogies.options import AnalogyOptions
 from attngeo.analogies.questions import load_questions
 from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarize_answers
 
-NO_DRAWS = AnalogyOptions(draws=0)
+NO_DRAWS = AnalogyOptions(n_draws=0)
 stored = needs("published/analogy_bert_questions.csv")
 
 
@@ -53,7 +53,7 @@ def test_the_questions_that_bert_knows_are_the_published_ones() -> None:
     labels = sorted({word for task in rows["task"] for word in task.split()})
     embedding = table(np.random.default_rng(0).standard_normal((len(labels), 3)), labels)
     for keep, count in ((True, 12154), (False, 11983)):
-        result = attngeo.analogy(embedding, keep_duplicates=keep, candidates="all", draws=0)
+        result = attngeo.analogy(embedding, keep_duplicates=keep, answers="all", n_draws=0)
         overall = result.scores.set_index("name").loc["overall"]
         assert (overall["known"], overall["asked"]) == (count, 19544 if keep else 19544 - 171)
         known = result.questions[result.questions["known"]]

@@ -62,7 +62,7 @@ def test_intervals_cover_the_truth() -> None:
         good = dict(zip(PAIRS, generator.random(len(PAIRS)) < 0.8, strict=True))
         correct = np.array([float(good[a] and good[b]) for a, b in QUESTIONS])
         first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
-        low, high = interval(resample_means(correct, first, second, AnalogyOptions(draws=300), 0))
+        low, high = interval(resample_means(correct, first, second, AnalogyOptions(n_draws=300), 0))
         covered += low <= 0.64 <= high
     assert covered >= 170
 
@@ -70,7 +70,7 @@ def test_intervals_cover_the_truth() -> None:
 def test_the_interval_of_a_row_is_that_of_drawn_pairs() -> None:
     """Pairs are drawn with repetition; a question counts as often as the draws of its two pairs multiplied."""
     ranks = np.random.default_rng(3).integers(1, 4, len(QUESTIONS))
-    rows = summarize_answers(frame(ranks), options=AnalogyOptions(draws=4000))
+    rows = summarize_answers(frame(ranks), options=AnalogyOptions(n_draws=4000))
     row = rows[rows["level"] == "overall"].iloc[0]
     generator = np.random.default_rng(4)
     means = []
@@ -85,7 +85,7 @@ def test_the_interval_of_a_row_is_that_of_drawn_pairs() -> None:
 
 
 def test_no_draws_give_no_interval() -> None:
-    row = summarize_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(draws=0)).iloc[-1]
+    row = summarize_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(n_draws=0)).iloc[-1]
     assert row["accuracy"] == 1
     assert math.isnan(row["accuracy_low"])
 

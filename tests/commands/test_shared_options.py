@@ -30,7 +30,7 @@ ASKED: dict[str, tuple[list[str], str, list[str]]] = {
     "compose": ([], "composition.max", [ENCODER, DECODER]),
     "compare": ([ENCODER], "change.max", [DECODER]),
     "lineage": ([ENCODER], "z.max", [DECODER]),
-    "analogy": (["--draws", "0"], "accuracy.max", [ENCODER, DECODER]),
+    "analogy": (["--n-draws", "0"], "accuracy.max", [ENCODER, DECODER]),
     "gradients": (["--sequences", "2", "--seq-len", "16"], "symmetry.max", [ENCODER, DECODER]),
 }
 

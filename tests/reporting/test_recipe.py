@@ -118,7 +118,7 @@ def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: P
     with pytest.raises(UsageError, match=r"results \"scores\"\.options\.xyz") as error:
         read_recipe(recipe)
     assert "rope_offset" in str(error.value)
-    assert "draws" not in str(error.value)  # an option of analogy
+    assert "n_draws" not in str(error.value)  # an option of analogy
 
 
 @pytest.mark.parametrize(

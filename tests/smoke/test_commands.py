@@ -70,7 +70,7 @@ def test_analogies_of_a_checkpoint_of_vectors_and_of_cbow(attngeo: Command, tmp_
     questions = write_questions(tmp_path / "questions.txt", {"planted": lines})
     rows = pd.DataFrame(run_json(attngeo, "analogy", vectors, "--questions", questions))
     assert rows["accuracy"].iloc[-1] == 1
-    rows = pd.DataFrame(run_json(attngeo, "analogy", "demo:minilm", "--draws", 200, "--top", 1))
+    rows = pd.DataFrame(run_json(attngeo, "analogy", "demo:minilm", "--n-draws", 200, "--n-answers", 1))
     assert rows["known"].iloc[-1] == 11983
     (word,) = run_json(attngeo, "nearest", "demo:minilm", "king - man + woman", "--top", 1)
     assert word["word"] == "queen"
@@ -84,9 +84,7 @@ def test_analogies_of_a_checkpoint_of_vectors_and_of_cbow(attngeo: Command, tmp_
 def test_analogies_of_a_sentencepiece_checkpoint(attngeo: Command, tmp_path: Path, file: str) -> None:
     folder = checkpoint(tmp_path / "model", 60, model_type="llama" if file == "tokenizer.model" else "t5")
     shutil.copy(sentence_piece(tmp_path), folder / file)
-    assert (
-        len(run_json(attngeo, "nearest", folder, "king", "--top", 2, "--compose", "mean", "--candidates", "all")) == 2
-    )
+    assert len(run_json(attngeo, "nearest", folder, "king", "--top", 2, "--subwords", "mean", "--answers", "all")) == 2
 
 
 def test_training_on_text_and_on_images(attngeo: Command, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("lineage ./none demo:encoder", 3, ("./none",)),
     ("lineage demo:encoder demo:encoder", 2, ("demo:encoder", "itself")),
     ("lineage demo:encoder demo:decoder demo:decoder", 2, ("demo:decoder", "twice")),
-    ("lineage demo:encoder demo:decoder --permutations 5", 2, ("--permutations", "5", "19")),
+    ("lineage demo:encoder demo:decoder --n-permutations 5", 2, ("--n-permutations", "5", "19")),
     ("positions", 2, ("MODEL",)),
     ("positions ./none", 3, ("./none",)),
     ("positions demo:encoder --sort fast", 2, ("--sort", "fast_share")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attngeo.bounds.names import printable
 from attngeo.bounds.small_files import read_small_text, require_regular_file
-from attngeo.choices import RENAMED, as_python
+from attngeo.choices import as_python, find_new_name
 from attngeo.errors import (
     CorruptCheckpointError,
     TableError,
@@ -133,15 +133,13 @@ def _name_anew(config: Mapping[str, Any], schema: type[SavedModel]) -> str:
     for key, field in schema.model_fields.items():
         options = config.get(key)
         if isinstance(field.annotation, type) and issubclass(field.annotation, Options) and isinstance(options, dict):
-            known = field.annotation.model_fields
-            renamed[key] = {_name_option(name, options, known): value for name, value in options.items()}
+            renamed[key] = dict(options)
+            for name, value in options.items():
+                new_name = find_new_name(name, field.annotation.model_fields)
+                if new_name is not None and new_name not in options:  # both are refused for the former one
+                    renamed[key][new_name] = value
+                    del renamed[key][name]
     return "" if renamed == config else json.dumps(renamed)
-
-
-def _name_option(name: str, options: Collection[str], known: Collection[str]) -> str:
-    """The new name of an option, unless the name is known or the file has both."""
-    new_name = RENAMED.get(name, name)
-    return new_name if name not in known and new_name in known and new_name not in options else name
 
 
 def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> None:
