@@ -12,7 +12,7 @@ from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
 
-# Score of a candidate; see analogies.probe.
+# Score of an answer; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
 # The columns of the table of results.

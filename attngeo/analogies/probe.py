@@ -150,8 +150,8 @@ def check_count(space: Space, words: int, count: int, option: str) -> None:
     candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
-            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger table, or "
-            "set $answers to all",
+            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger "
+            "table, or set $answers to all",
             "answers",
         )
     if not 1 <= count <= candidates - words:

@@ -28,7 +28,8 @@ def test_values_that_are_no_choice_are_refused(kind: type[ProbeSettings]) -> Non
     ("name", "value", "limits"),
     [
         ("limit", 0, [1]), ("remove_top", -1, [0]), ("n_answers", 0, [1]), ("n_draws", -1, [0, f"{MOST_DRAWS:,}"]),
-        ("n_draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("n_answers", 1.5, []), ("n_answers", True, []),
+        ("n_draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("n_answers", 1.5, []),
+        ("n_answers", True, []),
     ],
 )  # fmt: skip
 def test_numbers_outside_their_limits_are_refused(name: str, value: Any, limits: list[object]) -> None:

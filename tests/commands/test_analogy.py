@@ -327,7 +327,9 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "questions too long": ([good, "--questions", "q" * 300], no_questions, [os.strerror(errno.ENAMETOOLONG)]),
         "n_draws": ([good, *asked, "--n-draws", 10**12], UsageError, ["--n-draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
-        "k too large": ([good, "--questions", questions, "--n-answers", 7], UsageError, ["--n-answers", 7, "from 1 to 6"]),
+        "k too large": (
+            [good, "--questions", questions, "--n-answers", 7], UsageError, ["--n-answers", 7, "from 1 to 6"]
+        ),
         "k too small": ([good, "--questions", questions, "--n-answers", 0], UsageError, ["--n-answers", 0, 1]),
         "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
         "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["--memory", "1,000 bytes"]),
