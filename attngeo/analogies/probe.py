@@ -205,7 +205,7 @@ class _Probe:
         count = len(floor)
         total = len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
-        top_scores = torch.full((count, self._top), -torch.inf, dtype=floor.dtype, device=floor.device)
+        top_scores = torch.full((count, self._n_answers), -torch.inf, dtype=floor.dtype, device=floor.device)
         top = torch.zeros(count, self._n_answers, dtype=torch.long, device=floor.device)
         row_nbytes = self._space.width * self._space.lexicon.embedding.matrix.element_size()
         for first, x in self._space.blocks(self._block):
