@@ -55,7 +55,7 @@ ERRORS = {
 # Columns of the comparison of two models.
 RELATIONS = {
     "rows": "rows:,d", "K": "size:d", "R²": "forward:.3f", "R² back": "backward:.3f",
-    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "chance:.3f",
+    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "correlation_chance:.3f",
 }  # fmt: skip
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"

@@ -359,7 +359,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         columns.append((spec.label, partial(_show_score, spec=spec, bars=bars)))
         if spec.chance_is_exact:
             columns.append(("z", f"{spec.name}_z:+.1f"))
-    columns.append(("norm", "frobenius_norm:.4g"))
+    columns.append(("frobenius_norm", "frobenius_norm:.4g"))
     print_table(
         rows,
         columns,
@@ -368,7 +368,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         section=["section"],
         style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
-        expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
+        expendable=["frobenius_norm", "z", "stack"] if rows["section"].nunique() == 1 else ["frobenius_norm", "z"],
         last_resort=[spec.label for spec in reversed(optional)],
     )
     print_stacks(frame)

@@ -197,7 +197,7 @@ ELSEWHERE = {
     },
     "words": {
         "rank, value": "tests/circuits/test_words.py::test_pairs_are_the_largest_of_the_formed_matrix",
-        "chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
+        "value_chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
     },
     "lineage": {
         "similarity, p_value, z": (
@@ -310,7 +310,7 @@ ELSEWHERE = {
         "forward, backward, correlation, lowest": (
             f"{RELATIONS}::test_r2_is_that_of_rows_left_out_and_correlations_are_cosines_of_angles"
         ),
-        "chance": f"{RELATIONS}::test_chance_is_the_correlation_of_shuffled_rows",
+        "correlation_chance": f"{RELATIONS}::test_chance_is_the_correlation_of_shuffled_rows",
         "log_prob_difference": f"{RELATIONS}::test_models_of_one_distribution_are_related_and_others_are_not",
     },
     "efa run": {

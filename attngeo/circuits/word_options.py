@@ -8,7 +8,7 @@ from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
 COLUMNS = (
     "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
-    "value", "chance",
+    "value", "value_chance",
 )  # fmt: skip
 
 

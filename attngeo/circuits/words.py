@@ -85,11 +85,11 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
             other, other_id
             rank              from 1, among all pairs of a kind, or among those of the token
             value             of the pair
-            chance            the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
+            value_chance      the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
                               and of `other` each on their own
 
         Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
-        `copying_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
+        `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -132,11 +132,11 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
                     device=device,
                     progress=session.progress,
                 )
-                parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, chance=find(shuffled)["value"]))
+                parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, value_chance=find(shuffled)["value"]))
             copying: dict[str, float] = {}
             if options.circuit == "ov":
                 copying["copying_score"] = copying_score(tokens, others, circuit)
-                copying["copying_chance"] = copying_score(tokens, others, shuffled)
+                copying["copying_score_chance"] = copying_score(tokens, others, shuffled)
     place = {
         "model": inputs.ref,
         "revision": inputs.revision,
