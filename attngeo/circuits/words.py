@@ -89,7 +89,8 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
                               and of `other` each on their own
 
         Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
-        `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
+        `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled
+        dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.

@@ -21,8 +21,9 @@ class Relation(NamedTuple):
     """How nearly one set of vectors is a linear map of another.
 
     forward: R² of the second from the first. backward: of the first from the second. correlation, lowest: the mean and
-    the lowest canonical correlation. correlation_chance: the mean one if the rows of one set are shuffled. R² is that of rows that
-    are left out of the map, a twentieth at a time: 0 or less by chance, NaN if there are too few rows for that.
+    the lowest canonical correlation. correlation_chance: the mean one if the rows of one set are shuffled. R² is that
+    of rows that are left out of the map, a twentieth at a time: 0 or less by chance, NaN if there are too few rows for
+    that.
     """
 
     forward: float
