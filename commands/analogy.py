@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import CHECKS, COLUMNS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
+from attngeo.analogies.options import ANALOGY_COLUMNS, CHECKS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import open_regular
@@ -139,7 +139,7 @@ def analogy(
     _check_subject(named, explain, options, training, extra, [name for name, value in of_models.items() if value])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    selection.check(COLUMNS)
+    selection.check(ANALOGY_COLUMNS)
     require_questions(questions)
     _refuse_words(models or [])
     if explain is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
-from attngeo.circuits.compose_options import CHECKS, COLUMNS, KINDS, ComposeOptions
+from attngeo.circuits.compose_options import CHECKS, COMPOSE_COLUMNS, KINDS, ComposeOptions
 from attngeo.options import RESULTS, Options, option
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
@@ -103,7 +103,7 @@ def compose(
     outputs.check(*read, more=[checks])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    order.check(COLUMNS)
+    order.check(COMPOSE_COLUMNS)
     listed = list_all(models, models_file, hub, command="compose", verbosity=verbosity)
     outputs.check(*listed, more=[checks])
     outputs.check_labels(listed)

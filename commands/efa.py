@@ -12,7 +12,7 @@ from attngeo import estimators
 from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import (
     MADE_BY,
-    PARTS,
+    MODEL_PARTS,
     EfaDrawOptions,
     EfaFitOptions,
     EfaPredictOptions,
@@ -63,7 +63,7 @@ KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
 def _require(model: Path, *tables: str) -> None:
     """Refuse a saved model or a table that is missing, before torch is loaded."""
-    require_saved(model, MADE_BY, ("", *PARTS))
+    require_saved(model, MADE_BY, ("", *MODEL_PARTS))
     for path in tables:
         require_table(path)
 

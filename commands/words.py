@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.circuits.word_options import COLUMNS, WordOptions
+from attngeo.circuits.word_options import WORD_COLUMNS, WordOptions
 
 from .declare import with_options
 from .models import MODEL_HELP, model_argument
@@ -45,7 +45,7 @@ def words(
         attngeo words openai-community/gpt2 --circuit ov -o pairs.csv
     """
     outputs.check(model, options.tokens)
-    order.check(COLUMNS)
+    order.check(WORD_COLUMNS)
     require_model(model)
 
     from attngeo.circuits.words import words as find_words

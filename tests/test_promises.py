@@ -19,20 +19,20 @@ from attngeo.changes.compare_options import (
 )
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.choices import Circuit, OneCircuit
-from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
-from attngeo.circuits.word_options import COLUMNS as WORDS_COLUMNS
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS
+from attngeo.circuits.word_options import WORD_COLUMNS as WORDS_COLUMNS
 from attngeo.errors import UsageError
 from attngeo.gradients import measure as measure_gradients
 from attngeo.gradients.options import gradient_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
-from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
+from attngeo.papers.statements import STATEMENT_COLUMNS, STATEMENTS, check_statements
 from attngeo.positions import measure as measure_positions, position_columns
 from attngeo.positions.options import summarize_positions, summary_columns as position_summary_columns
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import brief_columns, summarize_briefly, summary_columns
-from attngeo.scores.trajectory import COLUMNS as TRAJECTORY_COLUMNS, find_departures
+from attngeo.scores.trajectory import DEPARTURE_COLUMNS as TRAJECTORY_COLUMNS, find_departures
 
 MODELS = ["demo:encoder", "demo:decoder"]
 # Values of `scores`, as users write them.

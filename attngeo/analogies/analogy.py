@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.analogies.answering import FEW
-from attngeo.analogies.options import COLUMNS, AnalogyOptions, describe_settings
+from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions, describe_settings
 from attngeo.analogies.summary import compare_models, published_rows, summarize_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import parse_reference
@@ -35,7 +35,7 @@ QUESTION_COLUMNS = (
 class AnalogyResult(NamedTuple):
     """Three tables of results.
 
-    scores: accuracies, with the columns `options.COLUMNS`. comparisons: of each two models, with the columns
+    scores: accuracies, with the columns `options.ANALOGY_COLUMNS`. comparisons: of each two models, with the columns
     `summary.COMPARISON_COLUMNS`. questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
 
@@ -162,7 +162,7 @@ def _summarize(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Analo
     note = "; ".join(describe_settings(options))
     tables = [table.assign(note=note) for table in tables]
     if options.published:
-        tables.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
+        tables.append(pd.DataFrame(published_rows(), columns=list(ANALOGY_COLUMNS)))
     scores = pd.concat([table.astype({"asked": "Int64", "known": "Int64"}) for table in tables], ignore_index=True)
     return AnalogyResult(scores, compare_models(common, options=options), answers[list(QUESTION_COLUMNS)])
 

@@ -16,16 +16,16 @@ from attngeo.questions.conditions import Checkable
 Method = Literal["3cosadd", "3cosmul"]
 
 # The columns of the table of results.
-COLUMNS = (
+ANALOGY_COLUMNS = (
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
     "mean_cosine", "questions", "note",
 )  # fmt: skip
 # The columns of numbers, which conditions may name.
-NUMBERS = (
+ANALOGY_NUMBERS = (
     "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr", "mean_cosine", "asked", "known",
 )  # fmt: skip
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("model", "level", "questions"), units=("rows",))
+CHECKS = Checkable(ANALOGY_NUMBERS, about=("model", "level", "questions"), units=("rows",))
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}

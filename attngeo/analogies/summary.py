@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.analogies.options import COLUMNS, AnalogyOptions
+from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
@@ -41,8 +41,8 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
     first_pair and second_pair. Measures are over the known questions. accuracy: share with rank 1. top5: share with
     rank 5 or better. mrr: mean of 1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95%
-    interval of a bootstrap as the options say. which: value of the column `questions`. Returns the columns `COLUMNS`;
-    `note` is empty.
+    interval of a bootstrap as the options say. which: value of the column `questions`. Returns the columns
+    `ANALOGY_COLUMNS`; `note` is empty.
     """
     rows = []
     for model, answers in questions.groupby("model", sort=False):
@@ -70,7 +70,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
                 "note": "",
             }
             rows.append(row)
-    return _build_frame(rows, COLUMNS)
+    return _build_frame(rows, ANALOGY_COLUMNS)
 
 
 def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.DataFrame:

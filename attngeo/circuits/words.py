@@ -22,7 +22,7 @@ from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF, advise
 from attngeo.circuits.products import HeadFactors, Side, copying_score, find_pairs
-from attngeo.circuits.word_options import COLUMNS, WordOptions
+from attngeo.circuits.word_options import WORD_COLUMNS, WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
@@ -146,7 +146,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         "head": options.head,
         "circuit": options.circuit,
     }
-    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
+    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*WORD_COLUMNS]]
     notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options)

@@ -28,7 +28,7 @@ QUESTIONS = {
         Question(
             "analogy",
             "attngeo.analogies.options:AnalogyOptions",
-            "attngeo.analogies.options:COLUMNS",
+            "attngeo.analogies.options:ANALOGY_COLUMNS",
             "attngeo.analogies.options:CHECKS",
             title="Word analogies",
             table="attngeo.analogies.table:answer_rows",
@@ -67,7 +67,7 @@ QUESTIONS = {
         Question(
             "compose",
             "attngeo.circuits.compose_options:ComposeOptions",
-            "attngeo.circuits.compose_options:COLUMNS",
+            "attngeo.circuits.compose_options:COMPOSE_COLUMNS",
             "attngeo.circuits.compose_options:CHECKS",
             title="Composition of heads",
             rows="attngeo.circuits.composing:compose_layers",
@@ -97,7 +97,7 @@ QUESTIONS = {
         Question(
             "theory",
             "attngeo.papers.statements:TheoryOptions",
-            "attngeo.papers.statements:COLUMNS",
+            "attngeo.papers.statements:STATEMENT_COLUMNS",
             "attngeo.papers.statements:CHECKS",
             run=f"{PAPER_ANSWERS}:check_all",
         ),
@@ -118,7 +118,7 @@ QUESTIONS = {
         Question(
             "efa",
             f"{PAPER_ANSWERS}:EfaTable",
-            "attngeo.papers.wibisono2025.options:COLUMNS",
+            "attngeo.papers.wibisono2025.options:EXPERIMENT_COLUMNS",
             "attngeo.papers.wibisono2025.options:CHECKS",
             run=f"{PAPER_ANSWERS}:run_experiment",
         ),

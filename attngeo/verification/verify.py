@@ -37,7 +37,7 @@ from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import open_running, silence_libraries
 
-COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
+VERIFICATION_COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 # If values and outputs are compared, too.
 CIRCUIT_COLUMNS = ("model", "stack", "layer", "circuit", "module", "verdict", "difference")
 AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
@@ -150,7 +150,7 @@ def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.Data
             rows += [(store.ref, site.stack, site.layer, circuit, site.module, *rest) for site, *rest in verdicts]
     frame = pd.DataFrame(rows, columns=list(CIRCUIT_COLUMNS)).astype({"layer": "Int64"})
     if parts == "qk":
-        frame = frame[list(COLUMNS)]
+        frame = frame[list(VERIFICATION_COLUMNS)]
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}

@@ -22,7 +22,7 @@ from torch import Tensor
 import attngeo
 from attngeo.attention.weights import SiteWeights
 from attngeo.circuits import composing
-from attngeo.circuits.compose_options import COLUMNS, ComposeOptions
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS, ComposeOptions
 from attngeo.circuits.composing import plan_readings
 from attngeo.circuits.pairs import list_pairs
 from attngeo.errors import UnsupportedModelError, UsageError
@@ -65,7 +65,7 @@ def test_every_pair_is_that_of_the_formed_matrices(name: str, built: Built) -> N
     model = built(name)
     sites = {w.site.layer: form_heads(w) for w in attngeo.attention_sites(model, parts="qkvo", dtype=torch.float64)}
     rows = attngeo.compose(model, precision="float64")
-    assert list(rows.columns) == list(COLUMNS)
+    assert list(rows.columns) == list(COMPOSE_COLUMNS)
     heads = {layer: len(of_layer) for layer, of_layer in sites.items()}
     assert len(rows) == 3 * sum(heads[a] * heads[b] for a in sites for b in sites if a < b)
     for row in rows.to_dict("records"):

@@ -13,14 +13,14 @@ from support.checkpoints import write_single
 from support.messages import assert_fails, assert_states
 
 import attngeo as library
-from attngeo.circuits.compose_options import COLUMNS
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS
 from attngeo.errors import AttnGeoError, NetworkError, UnsupportedModelError
 
 Run = Callable[..., CompletedProcess[str]]
 
 
 def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside: Run) -> None:
-    done = inside("compose", "demo:minilm", "--top", "3", COLUMNS="80")
+    done = inside("compose", "demo:minilm", "--top", "3", COMPOSE_COLUMNS="80")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -47,7 +47,7 @@ def test_a_threshold_of_few_pairs_is_exceeded_by_chance(inside: Run) -> None:
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
 def test_narrow_and_plain_terminals(columns: str, inside: Run) -> None:
-    done = inside("compose", "demo:encoder", "-q", COLUMNS=columns, LC_ALL="C")
+    done = inside("compose", "demo:encoder", "-q", COMPOSE_COLUMNS=columns, LC_ALL="C")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     title, *lines = done.stdout.splitlines()
@@ -63,7 +63,7 @@ def test_files_have_all_pairs(inside: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed = pd.read_csv(io.StringIO(done.stdout))
     written = pd.read_parquet(tmp_path / "c.parquet")
-    assert list(written.columns) == list(printed.columns) == list(COLUMNS)
+    assert list(written.columns) == list(printed.columns) == list(COMPOSE_COLUMNS)
     assert set(written["kind"]) == {"k", "v"}
     assert len(written) == len(printed) == len(library.compose("demo:encoder", kind=["k", "v"]))
 

@@ -42,7 +42,7 @@ SimilarBy = Literal["probability", "vectors"]
 # The command that saves a model.
 MADE_BY = "attngeo efa fit --save"
 # The folders of a model of both parts, each of which is a model of one.
-PARTS = ("items", "values")
+MODEL_PARTS = ("items", "values")
 # Family → how its number is written, if it has one.
 FAMILY_FORMS = {
     "gaussian": "[:VARIANCE]",

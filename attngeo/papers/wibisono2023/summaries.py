@@ -19,10 +19,10 @@ SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
 # The columns of numbers, which conditions may name.
-NUMBERS = (*SCORES, *PUBLISHED)
+METHOD_NUMBERS = (*SCORES, *PUBLISHED)
 # What conditions may say of both tables.
-SIMULATION_CHECKS = Checkable(NUMBERS, about=("method", "n_c", "noise", "corr"), units=("rows",))
-AUTO_MPG_CHECKS = Checkable(NUMBERS, about=("method", "data"), units=("rows",))
+SIMULATION_CHECKS = Checkable(METHOD_NUMBERS, about=("method", "n_c", "noise", "corr"), units=("rows",))
+AUTO_MPG_CHECKS = Checkable(METHOD_NUMBERS, about=("method", "data"), units=("rows",))
 SIMULATION_COLUMNS = (*SETTING, "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG_COLUMNS = ("data", "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG = "auto-mpg"

@@ -20,7 +20,7 @@ import pandas as pd
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.papers.wibisono2025.files import folder_of, look_for, read_content
-from attngeo.papers.wibisono2025.instacart import PARTS, read_instacart, read_item_names, split_instacart
+from attngeo.papers.wibisono2025.instacart import SPLIT_FILES, read_instacart, read_item_names, split_instacart
 from attngeo.papers.wibisono2025.movielens import (
     MEMBER,
     MOVIELENS_ARCHIVE,
@@ -128,7 +128,7 @@ DATASETS: Mapping[str, DataSet] = {
             citation=f"The Instacart Online Grocery Shopping Dataset 2017; {PAPER}, section 6.3",
             read=read_instacart, name_items=read_item_names,
             files=tuple(
-                SourceFile(PARTS[part], f"{PAPER_TABLES}/instacart", sha256)
+                SourceFile(SPLIT_FILES[part], f"{PAPER_TABLES}/instacart", sha256)
                 for part, sha256 in {
                     "train": "3278d6507c533a27f655c151fae6169b8c66b9eb4a63e30b8f99cbb8795484b9",
                     "test": "2ae63357cc4b1101d261f5c91cc3ad78d928ffe3e01657cfb4407baf908df4bd",

@@ -30,10 +30,10 @@ LAYERS = (1, 2, 4)
 # The columns of the table of results; the first ones tell runs apart.
 LABELS = ("experiment", "model", "direction", "setting", "seed")
 # The columns of numbers, which conditions may name.
-NUMBERS = ("value", "published")
-COLUMNS = (*LABELS, "metric", *NUMBERS)
+EXPERIMENT_NUMBERS = ("value", "published")
+EXPERIMENT_COLUMNS = (*LABELS, "metric", *EXPERIMENT_NUMBERS)
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("model", "experiment", "direction", "setting", "metric"), units=("rows",))
+CHECKS = Checkable(EXPERIMENT_NUMBERS, about=("model", "experiment", "direction", "setting", "metric"), units=("rows",))
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 

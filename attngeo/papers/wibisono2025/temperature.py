@@ -33,7 +33,7 @@ MOST_BYTES = 300_000_000
 LEFT_OUT = ("Arizona", "Connecticut", "South Dakota")
 OCTOBER = 10
 LAGS = (1, 2)
-COLUMNS = ("sequence", "position", "item", "value", "latitude", "longitude", "lag_1", "lag_2")
+TEMPERATURE_COLUMNS = ("sequence", "position", "item", "value", "latitude", "longitude", "lag_1", "lag_2")
 # Years of the experiment; those that train and that validate; later ones test.
 YEARS = range(2007, 2020)
 TRAINING = range(2007, 2013)
@@ -64,9 +64,9 @@ def list_sites() -> tuple[Site, ...]:
 
 
 def read_temperatures(path: str | Path) -> pd.DataFrame:
-    """One row for each day and city, with the columns `COLUMNS`; sequence is the date, item the city and its state.
+    """One row for each day and city, with the columns `TEMPERATURE_COLUMNS`.
 
-    lag_1 and lag_2 are the temperatures of the same city one and two days before.
+    sequence is the date, item the city and its state. lag_1 and lag_2 are the temperatures of the same city one and two days before.
 
     Args:
         path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
@@ -195,7 +195,7 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
         if len(missing):
             raise DataError(f"{missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one", subject=source)
         frame[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
-    return frame[list(COLUMNS)]
+    return frame[list(TEMPERATURE_COLUMNS)]
 
 
 def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:

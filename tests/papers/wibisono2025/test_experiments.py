@@ -26,7 +26,7 @@ from attngeo.papers.wibisono2025.experiments import (
     published_results,
     rename_items,
 )
-from attngeo.papers.wibisono2025.options import COLUMNS, SETTINGS, RunOptions
+from attngeo.papers.wibisono2025.options import EXPERIMENT_COLUMNS, SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.splits import Split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import list_sites
@@ -105,7 +105,7 @@ def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
         assert frame.loc[frame["metric"] == "mse", "published"].notna().all() == is_known
     assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
     rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
-    assert tuple(rows.columns) == COLUMNS
+    assert tuple(rows.columns) == EXPERIMENT_COLUMNS
     mse = rows[rows["metric"] == "mse"]
     assert mse.groupby("model").size().to_dict() == {"bayes": 2, "fm": 4, "mean-per-item": 2}
     paper = mse.drop_duplicates(["model", "direction"]).set_index(["model", "direction"])["published"]
