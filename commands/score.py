@@ -72,7 +72,7 @@ WIDTH_OF_BARS = 78
 # What the column of an optional score adds to that.
 WIDTH_OF_OPTIONAL = 14
 # Places that a footnote names at most.
-MOST_PLACES = 6
+MOST_PLACES_NAMED = 6
 # Steps of a training that make a trajectory.
 FEWEST_STEPS = 3
 
@@ -492,7 +492,7 @@ def _list_footnotes(frame: pd.DataFrame) -> list[str]:
     for text, where in places.items():
         line = f"note: {text}"
         if len(where) < len(frame):
-            more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
-            line += f" ({', '.join(where[:MOST_PLACES])}{more})"
+            more = f" and {len(where) - MOST_PLACES_NAMED} more" if len(where) > MOST_PLACES_NAMED else ""
+            line += f" ({', '.join(where[:MOST_PLACES_NAMED])}{more})"
         lines.append(line)
     return lines

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
+from attngeo.analogies.options import MOST_NEAREST_SHOWN, NearestOptions, describe_settings, parse_sum
 from attngeo.analogies.probe import BLOCKS, check_count
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
@@ -78,7 +78,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         if not target.any():
             raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
-        count = options.top or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
+        count = options.top or max(1, min(MOST_NEAREST_SHOWN, len(space.candidates) - len(terms)))
         check_count(space, len(terms), count, "top")
         _, block = BLOCKS[vectors.device.type]
         cosines = torch.cat([unit(x) @ target for _, x in space.blocks(block)]).cpu()

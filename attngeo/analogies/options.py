@@ -30,7 +30,7 @@ GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}
 # Words that `nearest` shows by default.
-MOST_SHOWN = 10
+MOST_NEAREST_SHOWN = 10
 # Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
     "method": "{}", "table": "{} table", "answers": "answers: {}", "case": "case: {}", "subwords": "subwords: {}",
@@ -134,7 +134,10 @@ class NearestOptions(ProbeSettings):
     """Which words are nearest to a sum of words."""
 
     top: int | None = option(
-        None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
+        None,
+        f"Number of words to show; by default {MOST_NEAREST_SHOWN}, or all if there are fewer",
+        panel=COMPUTATION,
+        least=1,
     )
 
 

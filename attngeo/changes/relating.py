@@ -23,7 +23,7 @@ from attngeo.embeddings.opening import find_table as find_embeddings
 from attngeo.errors import AttnGeoError, about
 from attngeo.geometry.forms import Form, rescale_form
 from attngeo.geometry.lineage import (
-    MOST,
+    MOST_COORDINATES,
     Coordinates,
     Judgement,
     aligned_similarities,
@@ -231,7 +231,9 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
     for name, count in zip(("model", "candidate"), without_form, strict=True):
         if count:
             notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and similar to none")
-    notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
+    notes += [
+        f"{MOST_COORDINATES} of {width} coordinates, drawn at random" for width in drawn if width > MOST_COORDINATES
+    ]
     means = torch.stack(similarities).mean(0)
     draws = options.n_permutations if alignment is None else TURNS
     observed, moved, flipped = torch.split(means, [1, draws, draws])

@@ -68,10 +68,11 @@ def compose(  # noqa: D417 - the keywords are those of a session
         progress: called before each layer.
 
     Returns:
-        A DataFrame with the columns `attngeo.circuits.compose_options.COMPOSE_COLUMNS`: one row for each kind and pair of
-        heads of which the second one is in a later layer. composition and z are missing if a form is zero or not finite. Its
-        `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
-        to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
+        A DataFrame with the columns `attngeo.circuits.compose_options.COMPOSE_COLUMNS`: one row for each kind and pair
+        of heads of which the second one is in a later layer. composition and z are missing if a form is zero or not
+        finite. Its `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind,
+        from_stack, to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected
+        (false ones
         among these).
 
     Raises:

@@ -24,8 +24,8 @@ from attngeo.figures.style import (
     FAINT,
     MAGNITUDE,
     MISSING,
+    MOST_MODELS_TOGETHER,
     MOST_TICKS,
-    MOST_TOGETHER,
     SIGNED,
     TOGETHER,
     Panel,
@@ -167,7 +167,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     score = options.score
     parts = [of_heads for of_heads in ROW_KINDS if (rows["head"].notna() == of_heads).any()]
     together = split_panels(rows)
-    if len(together) <= MOST_TOGETHER:
+    if len(together) <= MOST_MODELS_TOGETHER:
         cells = [_Cell(ROW_KINDS[of_heads] if len(parts) > 1 else "", together, of_heads) for of_heads in parts]
         columns = len(cells)
     else:

@@ -72,9 +72,9 @@ def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
         over: whether medians are over whole layers or over heads.
 
     Returns:
-        The columns `DEPARTURE_COLUMNS`, one row for each stack of each model and each score that has a chance level. step:
-        that step, missing if the score is inside of the band at the last scored step. after: the scored step before it,
-        missing if it is the first one. steps: how many steps have the score.
+        The columns `DEPARTURE_COLUMNS`, one row for each stack of each model and each score that has a chance level.
+        step: that step, missing if the score is inside of the band at the last scored step. after: the scored step
+        before it, missing if it is the first one. steps: how many steps have the score.
 
     Raises:
         DataError: `rows` lacks a column, or as `follow_steps`.

@@ -40,7 +40,7 @@ LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
-MOST_VALUES = MOST_RESULTS_BYTES // 8
+MOST_TABLE_VALUES = MOST_RESULTS_BYTES // 8
 # Bytes that pandas takes for each cell of a CSV file, beside its text; and that are read at once to count its lines.
 CELL_BYTES = 24
 CHUNK_BYTES = 1 << 20
@@ -292,7 +292,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
 
     Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
-    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded;
+    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
     NotEnoughMemoryError if it does not fit.
     """
     from attngeo.tables import parquet
@@ -317,9 +317,9 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _require_values(rows: int, columns: int) -> None:
-    """Raise ValueError for more than MOST_VALUES cells."""
-    if rows * columns > MOST_VALUES:
-        raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_VALUES:,}")
+    """Raise ValueError for more than MOST_TABLE_VALUES cells."""
+    if rows * columns > MOST_TABLE_VALUES:
+        raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_TABLE_VALUES:,}")
 
 
 def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:

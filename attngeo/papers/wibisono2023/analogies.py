@@ -88,8 +88,8 @@ def explain(
         progress: called while the models are trained.
 
     Returns:
-        A row for each model and question, with the columns EXPLANATION_COLUMNS. All numbers are without a unit; logarithms
-        are natural.
+        A row for each model and question, with the columns EXPLANATION_COLUMNS. All numbers are without a unit;
+        logarithms are natural.
 
         - `model`: "cbow" or "attention".
         - `a`, `b`, `c`, `answer`: the words of the question; `answer` is d.

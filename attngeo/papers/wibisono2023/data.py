@@ -31,7 +31,7 @@ LARGEST_COEFFICIENT = 10.0
 SEED_OF_SEEDS = 2023
 SEED_LIMIT = 10_000
 
-MOST_BYTES = 1_000_000
+MOST_AUTO_MPG_BYTES = 1_000_000
 # Columns of numbers, in the order of UCI's file, which has no header; the name of the car follows.
 RESPONSE = "mpg"
 CYLINDERS = "cylinders"
@@ -179,7 +179,7 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
             _read_cars_of_paper,
             what="auto-mpg",
             advice=advice,
-            most_bytes=MOST_BYTES,
+            most_bytes=MOST_AUTO_MPG_BYTES,
             progress=progress,
         )
     return AutoMpg(divide_cars(cars), True)
@@ -200,7 +200,7 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     """
     require_cars(path)
     try:
-        text = read_small_text(path, MOST_BYTES, "utf-8-sig")
+        text = read_small_text(path, MOST_AUTO_MPG_BYTES, "utf-8-sig")
         header, _, _ = text.partition("\n")
         form: dict[str, Any] = {}
         if "," not in header:  # UCI's file

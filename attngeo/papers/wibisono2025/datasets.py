@@ -43,7 +43,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch
 
 # The largest file has 5 MB.
-MOST_BYTES = 20_000_000
+MOST_DOWNLOAD_BYTES = 20_000_000
 GITHUB = "https://raw.githubusercontent.com"
 PAPER_TABLES = f"{GITHUB}/yixinw-lab/EFA/c5b78f9fca5d797fc86cc1777286b6664d1b416c"
 SITES = f"{GITHUB}/gabriel-wolf/temperature-data-analyzer/5eb591835abb2eac58c78c9af9ce88f0a1e10743/allsites"
@@ -260,14 +260,14 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
             partial(_verify, file),
             what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {noun} as data (--data)",
-            most_bytes=MOST_BYTES,
+            most_bytes=MOST_DOWNLOAD_BYTES,
             progress=report,
         )
 
 
 def _verify(file: SourceFile, path: Path) -> None:
     """Raise DataError if the content of a download is not what it was when the list was made."""
-    content = read_content(path, MOST_BYTES, member=file.member)
+    content = read_content(path, MOST_DOWNLOAD_BYTES, member=file.member)
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
         what = f"{file.member} of {file.address}" if file.member else file.address

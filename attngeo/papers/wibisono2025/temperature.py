@@ -28,7 +28,7 @@ PLACE = ("State", "City", "Latitude", "Longitude")
 ARCHIVE = "city_temperature.csv"
 DATED = ("Month", "Day", "Year", "AvgTemperature")
 # The archive as one table has 140 MB.
-MOST_BYTES = 300_000_000
+MOST_TEMPERATURE_BYTES = 300_000_000
 # States of the table of coordinates that are left out.
 LEFT_OUT = ("Arizona", "Connecticut", "South Dakota")
 OCTOBER = 10
@@ -66,7 +66,8 @@ def list_sites() -> tuple[Site, ...]:
 def read_temperatures(path: str | Path) -> pd.DataFrame:
     """One row for each day and city, with the columns `TEMPERATURE_COLUMNS`.
 
-    sequence is the date, item the city and its state. lag_1 and lag_2 are the temperatures of the same city one and two days before.
+    sequence is the date, item the city and its state. lag_1 and lag_2 are the temperatures of the same city one and two
+    days before.
 
     Args:
         path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
@@ -126,7 +127,9 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
     columns = [*names, *DATED]
     types = dict.fromkeys(names, str)
     # Names of cities elsewhere have other letters than ASCII, in an encoding that is not stated.
-    table = read_table(archive, columns, most=MOST_BYTES, usecols=columns, encoding_errors="replace", dtype=types)
+    table = read_table(
+        archive, columns, most=MOST_TEMPERATURE_BYTES, usecols=columns, encoding_errors="replace", dtype=types
+    )
     table = table[table["Country"] == "US"]
     dates: list[pd.Timestamp] = []
     for year in YEARS:

@@ -111,7 +111,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", 1)
+    monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_BATCH_NUMBERS", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -682,7 +682,7 @@ def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(PartModel, "forward", count)
     for largest, expected in ((2**25, {5}), (1, {1})):
-        monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", largest)
+        monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_BATCH_NUMBERS", largest)
         sizes.clear()
         make_efa(**SMALL).fit(ROWS, validation=ROWS)
         assert set(sizes) == expected
