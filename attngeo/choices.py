@@ -54,6 +54,7 @@ RENAMED: dict[str, str | tuple[str, ...]] = {
     "neighbours": "n_neighbors",
     "tokenised": "tokenized",
     "top_k": ("n_answers", "top"),
+    "z": ("composition_z", "similarity_z"),
     "candidates": "answers",
     "compose": "subwords",
     "draws": "n_draws",

@@ -190,7 +190,9 @@ RELATIONS = "tests/estimators/efa/test_comparison.py"
 # scaled, exchanged or of another head.
 ELSEWHERE = {
     "compose": {
-        "z": "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum",
+        "composition_z": (
+            "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum"
+        ),
         "above_threshold": (
             "tests/circuits/test_compose.py::test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later"
         ),
@@ -200,7 +202,7 @@ ELSEWHERE = {
         "value_chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
     },
     "lineage": {
-        "similarity, p_value, z": (
+        "similarity, p_value, similarity_z": (
             "tests/changes/test_lineage.py::test_similarity_p_and_z_are_those_of_formed_matrices"
         ),
     },

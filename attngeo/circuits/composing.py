@@ -186,6 +186,6 @@ def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedSite], direc
             "from_heads": writer.heads,
             "to_heads": reader.heads,
             "composition": squares.sqrt().flatten().tolist(),
-            "z": z.flatten().tolist(),
+            "composition_z": z.flatten().tolist(),
             "note": "; ".join(dict.fromkeys(notes)),
         }

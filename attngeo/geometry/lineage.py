@@ -165,8 +165,8 @@ def layer_similarities(
     norms = _norms(ours)[:, None] * _norms(theirs)
     as_they_are = torch.arange(len(coordinates.kept))[None]
     orders = torch.cat([as_they_are, coordinates.orders])
-    permuted = [_match(ours, theirs.permute(order), norms) for order in orders]
-    flipped = [_match(ours, theirs.flip(signs.to(norms)), norms) for signs in coordinates.signs]
+    permuted = [_match_forms(ours, theirs.permute(order), norms) for order in orders]
+    flipped = [_match_forms(ours, theirs.flip(signs.to(norms)), norms) for signs in coordinates.signs]
     return torch.stack([*permuted, *flipped])
 
 
@@ -194,7 +194,7 @@ def aligned_similarities(
     similarities = []
     for basis in bases:
         theirs = _build_forms(Form(left @ basis, right @ basis, other.key_heads), other_layout, every)
-        similarities.append(_match(ours, theirs, our_norms[:, None] * _norms(theirs)))
+        similarities.append(_match_forms(ours, theirs, our_norms[:, None] * _norms(theirs)))
     return torch.stack(similarities)
 
 
@@ -204,7 +204,7 @@ def _agree(layouts: tuple[PairLayout, PairLayout]) -> tuple[PairLayout, PairLayo
     return layouts if len(counts) == 1 else (STILL, STILL)
 
 
-def _match(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
+def _match_forms(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
     """The mean cosine of matched heads. norms: products of the norms of all pairs of heads."""
     cosines = (_multiply(layer, other) / norms).nan_to_num(nan=0, posinf=0, neginf=0).clamp(-1, 1)
     matched = match_heads(cosines, layer.key_heads, other.key_heads)

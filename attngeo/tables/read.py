@@ -218,7 +218,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(explain_unknown_column(column, list(rows.columns)), subject=name)
-        matches = {value: _match(rows[column], value) for value in list_values(wanted)}
+        matches = {value: _match_values(rows[column], value) for value in list_values(wanted)}
         missing = [value for value, match in matches.items() if not match.any()]
         if missing or not matches:
             first = missing[0] if missing else wanted
@@ -229,7 +229,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     return rows
 
 
-def _match(values: pd.Series, wanted: str) -> pd.Series:
+def _match_values(values: pd.Series, wanted: str) -> pd.Series:
     """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
     matches = values.map(str) == wanted
     if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator

@@ -18,7 +18,7 @@ from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.rules import OutputNote
-from attngeo.verification.comparing import TOLERANCE, Prediction, compare
+from attngeo.verification.comparing import TOLERANCE, Prediction, compare_products
 from attngeo.verification.mixing import record_mixtures
 from attngeo.verification.probing import OnRun, RunModel, align_products, run_on_vectors, vectors_of_runs
 from attngeo.verification.recording import Recorder, record_products
@@ -40,7 +40,7 @@ class Expectation:
     """What one site should multiply, if its weights are read rightly.
 
     module: the name of its module in the running model, which may differ from that in the file. prediction: its queries
-    and keys for the vectors of `predict`. outputs: what it writes for them; None if that is not checked.
+    and keys for the vectors of `predict_factors`. outputs: what it writes for them; None if that is not checked.
     """
 
     site: AttentionSite
@@ -55,7 +55,7 @@ class SiteCheck:
 
     verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs";
     "no product" if the module ran, but no product in it went through a softmax; "not run". difference: relative, see
-    `compare`.
+    `compare_products`.
 
     outputs: the same of values and outputs; "" if they are not checked. "heads agree" if each head writes what it
     should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do, but
@@ -92,7 +92,7 @@ def _module_of(pattern: str) -> str:
     return pattern
 
 
-def predict(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
+def predict_factors(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
     """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
 
     options: which bilinear form; with biases.
@@ -165,7 +165,7 @@ def check_expectations(
         if owner is None:
             continue
         for index in contained[owner]:
-            comparison = compare(expected[index].prediction, product.query, product.key)
+            comparison = compare_products(expected[index].prediction, product.query, product.key)
             best[index] = min(best.get(index, comparison), comparison)
             if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)

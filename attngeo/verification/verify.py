@@ -30,7 +30,7 @@ from attngeo.verification.checking import (
     Expectation,
     SiteCheck,
     check_expectations,
-    predict,
+    predict_factors,
     predict_outputs,
 )
 from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
@@ -200,8 +200,8 @@ def _expect(
     predicted: dict[SitePlace, Prediction] = {}
     for place, site in saved_sites.items():
         progress(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
-        predicted[place] = predict(store, site)
-    sources = match_places(predicted, {place: predict(in_memory, site) for place, site in loaded_sites.items()})
+        predicted[place] = predict_factors(store, site)
+    sources = match_places(predicted, {place: predict_factors(in_memory, site) for place, site in loaded_sites.items()})
     partners: dict[SitePlace, AttentionSite] = {}
     copies = []
     for loaded_place, place in sources.items():

@@ -111,7 +111,7 @@ def test_similarity_p_and_z_are_those_of_formed_matrices(folder: Path, tmp_path:
     assert row["p_value"] == (1 + sum(value >= observed for value in permuted)) / 20
     spreads = [torch.tensor(values, dtype=torch.float64) for values in (permuted, flipped)]
     expected = min(float((observed - spread.mean()) / spread.std()) for spread in spreads)
-    assert row["z"] == pytest.approx(expected, rel=1e-4)
+    assert row["similarity_z"] == pytest.approx(expected, rel=1e-4)
 
 
 DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
@@ -131,7 +131,7 @@ DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
 def test_descendants_are_related(make: Callable[[Tensors], Tensors], folder: Path, tmp_path: Path) -> None:
     row = attngeo.lineage(folder, write_model(tmp_path, make(draw(0)), MODEL)).iloc[0]
     assert row["related"]
-    assert row["z"] > 10
+    assert row["similarity_z"] > 10
     assert row["p_value"] == 1 / 200
     assert row["similarity"] > 0.4
     assert row["layers"] == "decoder layers 0-2"
@@ -170,7 +170,7 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
     assert str(rows["related"].dtype) == "boolean"
     assert rows["related"].tolist() == [False] * 5
     assert rows["verdict"].tolist() == ["no evidence"] * 5
-    assert rows["z"].abs().max() < 5
+    assert rows["similarity_z"].abs().max() < 5
     for note in rows["note"]:
         assert "no evidence: this test does not see a rotated stream" in note
         assert not re.search("independent(?!ly)|confirm", note)
@@ -182,7 +182,7 @@ def test_models_are_related_from_ten_standard_deviations_on(
 ) -> None:
     other = write_model(tmp_path, add_noise(draw(0), noise, seed=1), MODEL)
     row = attngeo.lineage(folder, other, n_permutations=29).iloc[0]
-    assert row["z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
+    assert row["similarity_z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
     # What is above all strangers, but not above the limit, is no evidence of independence, either.
     assert row["verdict"] == ("related" if related else "suspicious")
     assert pd.isna(row["related"]) if not related else row["related"]
@@ -215,7 +215,7 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
         assert row["note"].startswith("equal spectra")
         assert ("ask again with --align" in row["note"]) is not align
         assert ("a rotated one cannot be excluded" in row["note"]) is align
-        assert row["z"] < 10
+        assert row["similarity_z"] < 10
 
 
 @pytest.mark.parametrize("lacking", ["model", "candidate"])
@@ -233,7 +233,7 @@ def test_strangers_stay_strangers_if_their_streams_are_aligned(folder: Path, tmp
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
     rows = attngeo.lineage(folder, others, align=True)
     assert rows["related"].tolist() == [False] * 5
-    assert rows["z"].abs().max() < 6
+    assert rows["similarity_z"].abs().max() < 6
 
 
 def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_aligned(
@@ -259,7 +259,7 @@ def test_strangers_whose_gains_are_alike_stay_strangers(tmp_path: Path) -> None:
         models.append(write_model(tmp_path / str(seed), tensors, MODEL))
     rows = attngeo.lineage(models[0], models[1:])
     assert rows["related"].tolist() == [False] * 3
-    assert rows["z"].max() < 5
+    assert rows["similarity_z"].max() < 5
 
 
 def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: 
         models.append(write_model(tmp_path / str(seed), tensors, MODEL))
     rows = attngeo.lineage(models[0], models[1:], align=True)
     assert rows["related"].tolist() == [False] * 3
-    assert rows["z"].max() < 6
+    assert rows["similarity_z"].max() < 6
 
 
 def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
     rows = attngeo.lineage(folder, [wider, saved("bart"), same], n_permutations=19)
     assert rows["related"].isna().tolist() == [True, True, False]
     assert rows["verdict"].tolist() == ["not testable", "not testable", "related"]
-    assert rows[["similarity", "p_value", "z"]].isna().all(axis=1).tolist() == [True, True, False]
+    assert rows[["similarity", "p_value", "similarity_z"]].isna().all(axis=1).tolist() == [True, True, False]
     assert rows["layers"].tolist() == ["", "", "decoder layers 0-2"]
     for row, facts in zip(rows.to_dict("records"), (("64", "80", "sizes"), ("sizes",)), strict=False):
         assert row["note"].startswith("the test does not apply: ")
@@ -311,7 +311,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert row["verdict"] == "not testable"
-    assert row.isna()["z"]
+    assert row.isna()["similarity_z"]
     assert "same similarity" in row["note"]
     assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and similar to none")
 

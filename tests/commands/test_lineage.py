@@ -99,7 +99,7 @@ def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> No
         assert read["related"].isna().tolist() == [False, True]
         assert read["verdict"].tolist() == ["related", "not testable"]
         assert bool(read["related"][0])
-        assert read["z"][0] == pytest.approx(rows["z"][0])
+        assert read["similarity_z"][0] == pytest.approx(rows["similarity_z"][0])
 
 
 def test_candidates_of_a_file_and_one_that_fails_costs_its_row(inside: Command, models: Path) -> None:
