@@ -82,6 +82,29 @@ def test_an_error_names_the_keyword_and_what_is_expected() -> None:
         attngeo.directionality(FACTOR, FACTOR, gamma="2")
 
 
+FORMER = {
+    "normalise": (attngeo.analogy, "normalize"), "centre": (attngeo.nearest, "center"),
+    "candidates": (attngeo.nearest, "answers"), "compose": (attngeo.analogy, "subwords"),
+    "draws": (attngeo.analogy, "n_draws"), "permutations": (attngeo.lineage, "n_permutations"),
+    "neighbours": (attngeo.ExponentialFamilyAttention, "n_neighbors"),
+    "standardise": (attngeo.ExponentialFamilyAttention, "standardize"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_a_former_keyword_is_answered_with_the_new_one(former: str) -> None:
+    function, name = FORMER[former]
+    with refuses(UsageError, f"has no option '{former}'", f"it is called {name} now") as caught:
+        function(MODEL, MODEL, **{former: 1})
+    assert caught.value.option == (former,)
+
+
+def test_the_new_name_of_a_former_keyword_is_that_of_its_function() -> None:
+    for function, name in ((attngeo.analogy, "n_answers"), (attngeo.nearest, "top")):
+        with refuses(UsageError, "has no option 'top_k'", f"it is called {name} now"):
+            function(MODEL, MODEL, top_k=1)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.uint64, np.array])
 def test_a_scalar_of_numpy_is_a_number(kind: Callable[[Any], Any]) -> None:
     expected = attngeo.directionality(FACTOR, FACTOR.flip(0), gamma=1)

@@ -107,6 +107,18 @@ def change_config(folder: Path, **changes: object) -> None:
     (folder / CONFIG).write_text(json.dumps(about | changes))
 
 
+def test_options_have_their_new_names_in_a_model_of_an_earlier_version(saved: Path) -> None:
+    """An option that has both names is refused for the former one."""
+    options = json.loads((saved / CONFIG).read_text())["options"]
+    former = {"standardize": "standardise", "n_neighbors": "neighbours"}
+    change_config(saved, options={former.get(name, name): value for name, value in options.items()})
+    change_config(saved, options=json.loads((saved / CONFIG).read_text())["options"] | {"standardise": False})
+    assert ExponentialFamilyAttention.load(saved).options_.standardize is False
+    change_config(saved, options=options | {"standardise": False})
+    with refuses(CorruptCheckpointError, CONFIG, "standardise"):
+        ExponentialFamilyAttention.load(saved)
+
+
 def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
     fit(part="items", model="fm").save(tmp_path / "m")
     with refuses(UnsupportedModelError, "factor model", "--model efa"):
