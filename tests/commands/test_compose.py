@@ -20,7 +20,7 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside: Run) -> None:
-    done = inside("compose", "demo:minilm", "--top", "3", COMPOSE_COLUMNS="80")
+    done = inside("compose", "demo:minilm", "--top", "3", COLUMNS="80")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -47,7 +47,7 @@ def test_a_threshold_of_few_pairs_is_exceeded_by_chance(inside: Run) -> None:
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
 def test_narrow_and_plain_terminals(columns: str, inside: Run) -> None:
-    done = inside("compose", "demo:encoder", "-q", COMPOSE_COLUMNS=columns, LC_ALL="C")
+    done = inside("compose", "demo:encoder", "-q", COLUMNS=columns, LC_ALL="C")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     title, *lines = done.stdout.splitlines()
