@@ -13,7 +13,7 @@
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
-    summarise(rows)                    medians and quartiles of scores, for each stack of each model
+    summarize(rows)                    medians and quartiles of scores, for each stack of each model
     style(rows)                        scores as a notebook shows them, with bars
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from attngeo.scores.matrices import query_key_matrix as query_key_matrix
     from attngeo.scores.score import score as score, score_columns as score_columns
     from attngeo.scores.styling import style as style
-    from attngeo.scores.summary import summarise as summarise
+    from attngeo.scores.summary import summarize as summarize
     from attngeo.verification.verify import verify as verify
 else:
     __getattr__, __dir__ = import_when_used(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -32,10 +32,10 @@ PARTS_OF: dict[Circuit, Parts] = {"qk": "qk", "ov": "vo", "both": "qkvo"}
 # A table of a checkpoint: its input embeddings, or its unembedding.
 Table = Literal["input", "output"]
 # The rows of a table that may be answers: whole words, or every entry.
-Candidates = Literal["words", "all"]
+Answers = Literal["words", "all"]
 # Case of words that are looked up, and the vector of a word of several tokens; see analogies.lexicon.
 Case = Literal["auto", "keep", "lower", "ignore"]
-Compose = Literal["none", "mean"]
+Subwords = Literal["none", "mean"]
 # Kind of training data, and objective: predict masked tokens, or the next one; see pretrain.
 Task = Literal["text", "image"]
 Objective = Literal["mlm", "clm"]
@@ -43,11 +43,34 @@ TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
-# Names of options, keys and keywords before version 0.4 → those from it on.
-RENAMED: dict[str, str] = {}
+# Names of options, keys, keywords and functions before version 0.4 → those from it on.
+# Of several new names, the first is meant that is known where the former one was used.
+RENAMED: dict[str, str | tuple[str, ...]] = {
+    "normalise": "normalize",
+    "centre": "center",
+    "standardise": "standardize",
+    "summarise": "summarize",
+    "initialise": "initialize",
+    "neighbours": "n_neighbors",
+    "tokenised": "tokenized",
+    "top_k": ("n_answers", "top"),
+    "z": ("composition_z", "similarity_z"),
+    "candidates": "answers",
+    "compose": "subwords",
+    "draws": "n_draws",
+    "permutations": "n_permutations",
+}
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6
+
+
+def find_new_name(name: str, known: Collection[str]) -> str | None:
+    """The new name of a former one, if it is known; None if `name` is no former one, or known itself."""
+    new_names = RENAMED.get(name, ())
+    if isinstance(new_names, str):
+        new_names = (new_names,)
+    return None if name in known else next((new_name for new_name in new_names if new_name in known), None)
 
 
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
@@ -62,8 +85,9 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     """
     text = str(name)
     names = [str(known_name) for known_name in known]
-    if RENAMED.get(text) in names:
-        return f"it is called {RENAMED[text]} now"
+    new_name = find_new_name(text, names)
+    if new_name is not None:
+        return f"it is called {new_name} now"
     near = [known_name for known_name in names if known_name.casefold() == text.casefold()]
     near += [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
     if not near:

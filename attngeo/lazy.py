@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from attngeo.choices import RENAMED, find_new_name
 from attngeo.errors import require_extra
 
 # Names of columns, or a function that lists them.
@@ -52,7 +53,7 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
 
     Returns:
         Functions to be called `__getattr__`, which raises MissingPackageError if a package of an extra is missing, and
-        `__dir__`.
+        AttributeError with the new name for a former one, and `__dir__`.
     """
 
     @cache
@@ -69,6 +70,9 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
         if name == "__all__":
             return list_names()
         if name.startswith("__") or name not in find_homes():
+            new_name = find_new_name(name, find_homes()) if name in RENAMED else None
+            if new_name is not None:
+                raise AttributeError(f"{package} has no {name}; it is called {new_name} now")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = find_homes()[name]
         with require_extra(), hide_advice():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import CHECKS, COLUMNS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
+from attngeo.analogies.options import ANALOGY_COLUMNS, CHECKS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import open_regular
@@ -102,7 +102,7 @@ def analogy(
     fail_if: Conditions = None,
     checks: Checks = None,
     questions_output: Annotated[
-        Path | None, file_option("--questions-output", help="Write each question with its rank and the best candidates")
+        Path | None, file_option("--questions-output", help="Write each question with its rank and the best answers")
     ] = None,
     comparisons_output: Annotated[
         Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
@@ -123,7 +123,7 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.bin --normalise --candidates all
+        attngeo analogy vectors.bin --normalize --answers all
         attngeo analogy './checkpoints/*' --jobs 2 --plot a.html
         attngeo analogy demo:minilm --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv
@@ -139,7 +139,7 @@ def analogy(
     _check_subject(named, explain, options, training, extra, [name for name, value in of_models.items() if value])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    selection.check(COLUMNS)
+    selection.check(ANALOGY_COLUMNS)
     require_questions(questions)
     _refuse_words(models or [])
     if explain is not None:

@@ -29,7 +29,7 @@ ANSWERED = {"scores": "score", "changes": "compare", "compositions": "compose", 
 
 
 # Results that are listed if no model is named: the newest.
-MOST_LISTED = 40
+MOST_RESULTS_LISTED = 40
 
 
 @with_options
@@ -90,7 +90,7 @@ def cache(
     elif format == "json":
         sys.stdout.write(dump_json([_describe(entry) for entry in entries], indent=2) + "\n")
     else:
-        _print(entries, len(entries) if models else MOST_LISTED)
+        _print(entries, len(entries) if models else MOST_RESULTS_LISTED)
         quiet.note(f"{_count(entries)} in {folder}")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The exit code if a condition is true.
 CHECK_FAILED = 1
 # Of the table of checks.
-COLUMNS = ("check", "model", "stack", "values", "fails_if")
+CHECK_COLUMNS = ("check", "model", "stack", "values", "fails_if")
 
 
 Checks = Annotated[
@@ -105,7 +105,7 @@ def check_conditions(
             lines.append((verdict, check.model, check.stack, check.reason, check.expression))
     lines.sort(key=lambda line: line[0])  # those that fail first, in a table that may be cut
     if path is not None:
-        write_table(type(rows)(lines, columns=[*COLUMNS]), path)
+        write_table(type(rows)(lines, columns=[*CHECK_COLUMNS]), path)
     return complaints
 
 

@@ -14,11 +14,11 @@ from attngeo.changes.compare_options import (
     CHECKS,
     OVERLAPS,
     STACK,
-    SUMMARISED,
+    SUMMARIZED,
     CompareOptions,
     compare_columns,
     find_circuit,
-    summarise_changes,
+    summarize_changes,
     summary_columns,
 )
 from attngeo.checkpoints.access import HubAccess
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Layers, and heads, that are listed because they changed most.
-MOST_CHANGED = 5
+MOST_CHANGES_LISTED = 5
 # Notes that are printed; files have all of them.
 MOST_NOTES = 6
 # Heads that a note names.
@@ -144,7 +144,7 @@ def compare(
     complaints: list[str] = []
     if frames:
         if summary:
-            deliver_summary(summarise_changes(join_frames(frames)), [*SUMMARISED], STACK, outputs, selection)
+            deliver_summary(summarize_changes(join_frames(frames)), [*SUMMARIZED], STACK, outputs, selection)
             for frame in frames:  # a summary has no column note
                 _print_notes(outputs.name(frame), verbosity, several=len(frames) > 1)
         else:
@@ -268,7 +268,7 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     known = known[known["change"] > 0]
     is_head = known["head"].notna()
     stacks = frame["stack"].nunique() > 1
-    layers = known[~is_head].nlargest(MOST_CHANGED, "change")
+    layers = known[~is_head].nlargest(MOST_CHANGES_LISTED, "change")
     named = [
         f"{row['stack'] + ' ' if stacks else ''}{row['layer']} ({format_number(row['change'], FORM)})"
         for _, row in layers.iterrows()
@@ -277,7 +277,7 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     columns: list[tuple[str, Cell]] = [("stack", "stack")] if stacks else []
     columns += [("layer", "layer"), ("head", "head"), ("change", f"change:{FORM}"), ("cosine", "cosine:+.3f")]
     columns += [(name.replace("_", " "), f"{name}:.3f") for name in OVERLAPS[options.circuit]]
-    heads = known[is_head].nlargest(MOST_CHANGED, "change")
+    heads = known[is_head].nlargest(MOST_CHANGES_LISTED, "change")
     print_table(heads, columns, title="\nheads that changed most", texts=["stack"], rule="tight")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
-from attngeo.circuits.compose_options import CHECKS, COLUMNS, KINDS, ComposeOptions
+from attngeo.circuits.compose_options import CHECKS, COMPOSE_COLUMNS, KINDS, ComposeOptions
 from attngeo.options import RESULTS, Options, option
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
@@ -41,7 +41,7 @@ Pair = dict[str, Any]
 # The columns of which each value has pairs of its own: those of a model that can compose, of one kind.
 GROUPS = ("model", "from_stack", "to_stack", "kind")
 # The columns of a table in LaTeX.
-BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "z", "above_threshold")
+BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "composition_z", "above_threshold")
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 MEANING = (
     "above the threshold, a pair shares more directions than 99.9% of the pairs of this model that cannot compose; "
@@ -96,14 +96,14 @@ def compose(
         attngeo compose demo:minilm
         attngeo compose openai-community/gpt2 --kind k --fold-norm -o pairs.parquet
         attngeo compose ./checkpoint --from-layers 0-11 --to-layers 12-23
-        attngeo compose ./checkpoint --sort z --columns kind,from_layer,to_layer,z
+        attngeo compose ./checkpoint --sort composition_z --columns kind,from_layer,to_layer,composition_z
         attngeo compose ./checkpoint --fail-if 'composition.max > 0.9'
     """
     read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     outputs.check(*read, more=[checks])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    order.check(COLUMNS)
+    order.check(COMPOSE_COLUMNS)
     listed = list_all(models, models_file, hub, command="compose", verbosity=verbosity)
     outputs.check(*listed, more=[checks])
     outputs.check_labels(listed)
@@ -137,8 +137,8 @@ def _select(rows: pd.DataFrame, printed: Printed, order: Order) -> pd.DataFrame:
         return order.select(rows).head(printed.most)
     places = [
         place
-        for _, pairs in rows.dropna(subset="z").groupby([*GROUPS], sort=False)
-        for place in pairs.nlargest(printed.most, "z").index
+        for _, pairs in rows.dropna(subset="composition_z").groupby([*GROUPS], sort=False)
+        for place in pairs.nlargest(printed.most, "composition_z").index
     ]
     strongest = rows.loc[places]
     strongest.attrs = rows.attrs
@@ -171,7 +171,7 @@ def _print_strongest(by_kind: dict[str, pd.DataFrame], top: int, title: str) -> 
     """One line for each rank, and in it the pair of each kind."""
     strongest = []
     for rows in by_kind.values():
-        kept = rows.dropna(subset="z").nlargest(top, "z")
+        kept = rows.dropna(subset="composition_z").nlargest(top, "composition_z")
         strongest.append(kept.to_dict("records"))
     lines = [dict(zip(by_kind, pairs, strict=True)) for pairs in zip_longest(*strongest)]
     columns: list[tuple[str, Cell]] = []
@@ -196,7 +196,7 @@ def _name_pair(pair: Pair) -> str:
 
 
 def _show_z(pair: Pair) -> str:
-    return format_number(pair["z"], "+.1f") + ("*" if pair["above_threshold"] else " ")
+    return format_number(pair["composition_z"], "+.1f") + ("*" if pair["above_threshold"] else " ")
 
 
 def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:

@@ -12,7 +12,7 @@ from attngeo import estimators
 from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import (
     MADE_BY,
-    PARTS,
+    MODEL_PARTS,
     EfaDrawOptions,
     EfaFitOptions,
     EfaPredictOptions,
@@ -55,7 +55,7 @@ ERRORS = {
 # Columns of the comparison of two models.
 RELATIONS = {
     "rows": "rows:,d", "K": "size:d", "R²": "forward:.3f", "R² back": "backward:.3f",
-    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "chance:.3f",
+    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "correlation_chance:.3f",
 }  # fmt: skip
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
@@ -63,7 +63,7 @@ KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
 def _require(model: Path, *tables: str) -> None:
     """Refuse a saved model or a table that is missing, before torch is loaded."""
-    require_saved(model, MADE_BY, ("", *PARTS))
+    require_saved(model, MADE_BY, ("", *MODEL_PARTS))
     for path in tables:
         require_table(path)
 
@@ -384,7 +384,7 @@ def run(
 
     Examples:
         attngeo efa run synthetic
-        attngeo efa run temperature --model fm --neighbours 5 --data folder
+        attngeo efa run temperature --model fm --n-neighbors 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
     outputs.check(options.save, data=options.data)

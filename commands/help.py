@@ -23,7 +23,7 @@ from rich.text import Text
 from typer import Typer, TyperException
 from typer.core import TyperCommand, TyperGroup
 
-from attngeo.choices import PANELS, RENAMED, RUNNING
+from attngeo.choices import PANELS, RUNNING, find_new_name
 from attngeo.errors import NetworkError, UsageError, require_extra
 
 from .messages import FLAGS
@@ -81,9 +81,9 @@ class Command(Helpful, TyperCommand):
                 f"baseline (see {ctx.command_path} --help)"
             )
         for name in names:
-            new_name = "--" + RENAMED.get(name.removeprefix("--").replace("-", "_"), "").replace("_", "-")
-            if name not in flags and new_name in flags:
-                raise UsageError(f"no such option: {name}; it is called {new_name} now")
+            new_name = find_new_name(_name_option(name), [_name_option(flag) for flag in flags])
+            if name.startswith("--") and new_name is not None:
+                raise UsageError(f"no such option: {name}; it is called --{new_name.replace('_', '-')} now")
         for option, following in pairwise(before_dashes):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
@@ -110,6 +110,11 @@ class Command(Helpful, TyperCommand):
                     return super().invoke(ctx)
             finally:
                 sys.stdout.flush()
+
+
+def _name_option(flag: str) -> str:
+    """The name of an option in Python, from its flag."""
+    return flag.removeprefix("--").replace("-", "_")
 
 
 class Group(Helpful, TyperGroup):

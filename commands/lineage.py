@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # The columns of a table in LaTeX.
-BRIEF = ("candidate", "verdict", "similarity", "p_value", "z", "layers")
+BRIEF = ("candidate", "verdict", "similarity", "p_value", "similarity_z", "layers")
 # Verdict → what to conclude from it, and what not, for people who are no statisticians.
 MEANINGS = {
     "related": "The initial weights of both models were not drawn independently (z is above 10): one model was made "
@@ -77,7 +77,7 @@ Candidates = Annotated[
         autocompletion=complete_models,
     ),
 ]
-Conditions = Annotated[list[str] | None, condition_option("z.max > 5", CHECKS)]
+Conditions = Annotated[list[str] | None, condition_option("similarity_z.max > 5", CHECKS)]
 CandidatesFile = Annotated[
     str | None,
     typer.Option(
@@ -165,7 +165,7 @@ def _print(
         "verdict": "verdict",
         "similarity": "similarity:+.3f",
         "p": "p_value:.3g",
-        "z": "z:+.1f",
+        "z": "similarity_z:+.1f",
         "layers": "layers",
     }
     texts = ["candidate", "verdict", "layers", "reason"]

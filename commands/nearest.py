@@ -40,7 +40,7 @@ def nearest(
 
     Examples:
         attngeo nearest demo:minilm king - man + woman
-        attngeo nearest glove.6B.300d.txt paris - france + italy --top-k 5
+        attngeo nearest glove.6B.300d.txt paris - france + italy --top 5
         attngeo nearest demo:minilm king -o near.csv
     """
     outputs.check(model)

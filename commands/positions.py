@@ -12,10 +12,10 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
 from attngeo.positions.options import (
     CHECKS,
-    SUMMARISED,
+    SUMMARIZED,
     PositionOptions,
     position_columns,
-    summarise_positions,
+    summarize_positions,
     summary_columns,
 )
 from attngeo.questions.frames import join_frames
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Plots = Annotated[list[Path] | None, plot_option("the map of fast rotary pairs")]
 Conditions = Annotated[list[str] | None, condition_option("fast_share.max < 0.3", CHECKS)]
 # Heads that are listed one by one: those that prefer the previous token most.
-MOST_HEADS = 10
+MOST_HEADS_LISTED = 10
 # The kernel of these heads, as a terminal has room for it.
 SHOWN = (0, 1, 2, 3)
 # Below the heads: what random heads have.
@@ -99,7 +99,7 @@ def positions(
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     rows = join_frames(frames)
     if summary and frames:
-        deliver_summary(summarise_positions(rows), [*SUMMARISED], ("model", "stack"), outputs, selection)
+        deliver_summary(summarize_positions(rows), [*SUMMARIZED], ("model", "stack"), outputs, selection)
         for frame in frames:  # a summary has no column note
             _print_notes(frame, verbosity)
     elif frames:
@@ -174,7 +174,7 @@ def _find_largest(heads: pd.DataFrame, column: str, form: str) -> str:
 def _print_heads(frame: pd.DataFrame) -> None:
     """Print the heads that may look one token back: by their fast share, without it by the kernel."""
     by = "previous_token" if frame["fast_share"].isna().all() else "fast_share"
-    heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS)
+    heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS_LISTED)
     if heads.empty:
         return
     columns: list[tuple[str, Cell]] = [

@@ -38,7 +38,7 @@ from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
 from .tables import Cell, Terminal, format_number, is_missing, print_table
 
-MOST_ROWS = 10
+MOST_LAYER_ROWS = 10
 LONGEST_NAME = 14
 # Digits of scores.
 DIGITS = 2
@@ -121,7 +121,7 @@ def _print_run(run: Run) -> None:
     """Loss and scores at about ten steps, with the first and the last among them, and the run's folder."""
     by_step = run.geometry.groupby("step")
     steps: list[int] = sorted(run.geometry["step"].unique())
-    stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
+    stride = -(-(len(steps) - 1) // (MOST_LAYER_ROWS - 1)) or 1
     rows = []
     for step in sorted({*steps[::stride], steps[-1]}):
         scored = by_step.get_group(step)

@@ -35,7 +35,7 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import brief_columns, spread_of, summarise_briefly
+from attngeo.scores.summary import brief_columns, spread_of, summarize_briefly
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -72,7 +72,7 @@ WIDTH_OF_BARS = 78
 # What the column of an optional score adds to that.
 WIDTH_OF_OPTIONAL = 14
 # Places that a footnote names at most.
-MOST_PLACES = 6
+MOST_PLACES_NAMED = 6
 # Steps of a training that make a trajectory.
 FEWEST_STEPS = 3
 
@@ -141,9 +141,9 @@ def score(
     require_conditions(checks, conditions)
     earlier = None if baseline is None else _read_baseline(baseline)
     if summary:
-        summarised = brief_columns(options.scores, per_head=options.per_head)
-        selection = selection.of_summary(summarised)
-        selection.check(summarised)
+        summarized = brief_columns(options.scores, per_head=options.per_head)
+        selection = selection.of_summary(summarized)
+        selection.check(summarized)
     else:
         selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
@@ -316,10 +316,10 @@ def _deliver_summary(
 ) -> None:
     """Write and print one row for each stack of each model."""
     rows = join_frames(frames)
-    summarised = summarise_briefly(rows, per_head=options.per_head)
-    summarised.attrs |= rows.attrs | summarised.attrs
-    place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
-    spread = [str(name) for name in summarised if str(name).endswith(QUARTILES)]
+    summarized = summarize_briefly(rows, per_head=options.per_head)
+    summarized.attrs |= rows.attrs | summarized.attrs
+    place = [name for name in ("model", "stack") if summarized[name].nunique() > 1]
+    spread = [str(name) for name in summarized if str(name).endswith(QUARTILES)]
     brief = selection.choose([*place, "layers", *spread])
 
     def print_tables(selected: pd.DataFrame) -> None:
@@ -329,7 +329,7 @@ def _deliver_summary(
             _print_models([outputs.name(frame) for frame in frames])
             _print_departures(outputs.name(rows), verbosity)
 
-    outputs.deliver(selection.select(summarised), print_tables, brief)
+    outputs.deliver(selection.select(summarized), print_tables, brief)
 
 
 def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
@@ -359,7 +359,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         columns.append((spec.label, partial(_show_score, spec=spec, bars=bars)))
         if spec.chance_is_exact:
             columns.append(("z", f"{spec.name}_z:+.1f"))
-    columns.append(("norm", "frobenius_norm:.4g"))
+    columns.append(("frobenius_norm", "frobenius_norm:.4g"))
     print_table(
         rows,
         columns,
@@ -368,7 +368,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         section=["section"],
         style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
-        expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
+        expendable=["frobenius_norm", "z", "stack"] if rows["section"].nunique() == 1 else ["frobenius_norm", "z"],
         last_resort=[spec.label for spec in reversed(optional)],
     )
     print_stacks(frame)
@@ -410,7 +410,7 @@ def print_stacks(frame: pd.DataFrame) -> None:
             scored = int(rows[score_names()[0]].notna().sum())
             count = f"{scored} of {total}" if scored < total else f"{total}"
             over = f"{stack}, {count} {what}" if total == 1 else f"{stack}, {count} {what}s"
-            lines.append({"over": over, **_summarise_scores(members, heads=what == "head")})
+            lines.append({"over": over, **_summarize_scores(members, heads=what == "head")})
     columns = {"median [quartiles] over": "over", **_score_columns()}
     print_table(lines, columns, texts=columns, rule="none")
     optional = [SCORES[name] for name in scores_in(frame.columns) if SCORES[name].is_optional]
@@ -430,7 +430,7 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
         model = frame.attrs["model"]
         for stack, members in name_circuits(frame).groupby("stack", sort=False):
             layers = int(members["head"].isna().sum())
-            lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
+            lines.append({"model": model, "stack": stack, "layers": layers, **_summarize_scores(members, digits=2)})
             model = ""
     columns = {"model": "model", "stack": "stack", "layers": "layers", **_score_columns()}
     texts = columns.keys() - {"layers"}
@@ -473,7 +473,7 @@ def _score_columns() -> dict[str, str]:
     return {spec.label: name for name, spec in default_scores().items()}
 
 
-def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
+def _summarize_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
     """The median and the quartiles of each score over the layers or heads of a stack, as text."""
     spread = spread_of(rows)
     names = scores_in(rows.columns)
@@ -492,7 +492,7 @@ def _list_footnotes(frame: pd.DataFrame) -> list[str]:
     for text, where in places.items():
         line = f"note: {text}"
         if len(where) < len(frame):
-            more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
-            line += f" ({', '.join(where[:MOST_PLACES])}{more})"
+            more = f" and {len(where) - MOST_PLACES_NAMED} more" if len(where) > MOST_PLACES_NAMED else ""
+            line += f" ({', '.join(where[:MOST_PLACES_NAMED])}{more})"
         lines.append(line)
     return lines

@@ -121,15 +121,15 @@ def print_summary(rows: pd.DataFrame, keys: Sequence[str]) -> None:
 
 
 def deliver_summary(
-    summarised: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
+    summarized: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
 ) -> None:
     """Write and print a summary: one row for each stack, with the spread of these columns over its layers and heads.
 
     keys: the columns that tell stacks apart. A table in LaTeX has the spread of the first of the columns that has
     numbers, and minima; the terminal has the medians and the extremes of all.
     """
-    names = [key for key in keys if summarised[key].nunique() > 1]
-    known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
+    names = [key for key in keys if summarized[key].nunique() > 1]
+    known = [str(name) for name in summarized if name not in keys and summarized[name].notna().any()]
     first = next((column for column in columns if any(column in name for name in known)), columns[0])
     paper = [*names, *(name for name in known if first in name or name.endswith(SMALLEST))]
     brief = [*keys, "layers", "heads", *(name for name in known if name.endswith(SHOWN))]
@@ -137,4 +137,4 @@ def deliver_summary(
     def print_rows(selected: pd.DataFrame) -> None:
         print_summary(selected[selection.choose(brief)], keys)
 
-    outputs.deliver(selection.select(summarised), print_rows, selection.choose(paper))
+    outputs.deliver(selection.select(summarized), print_rows, selection.choose(paper))

@@ -16,7 +16,7 @@ from attngeo.papers.wibisono2023.summaries import (
     describe_advantage,
     labels_of,
     measure_advantage,
-    summarise_methods,
+    summarize_methods,
 )
 from attngeo.session import ResultOptions, Session, StudyOptions
 
@@ -266,7 +266,7 @@ def auto_mpg(
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
-    summary, labels = summarise_methods(frame), labels_of(frame)
+    summary, labels = summarize_methods(frame), labels_of(frame)
     rows = summary.assign(first=~summary.duplicated(labels))
     columns: list[tuple[str, Cell]] = [
         *((name, partial(_show_setting, name=name)) for name in labels),

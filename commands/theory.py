@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 # Rows of --text that a terminal shows.
-MOST_SHOWN = 20
+MOST_ROWS_SHOWN = 20
 
 
 @with_options
@@ -85,8 +85,8 @@ def theory(
 
         roles = count_roles(text)
         outputs.deliver(roles, print_roles)
-        if len(roles) > MOST_SHOWN and outputs.format == "table":
-            verbosity.note(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
+        if len(roles) > MOST_ROWS_SHOWN and outputs.format == "table":
+            verbosity.note(f"note: {MOST_ROWS_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
         return
     chosen = select_statements(names or [])
     with Bar("theory", verbosity) as progress:
@@ -144,4 +144,4 @@ def print_roles(frame: pd.DataFrame) -> None:
         "z": "z:+.1f",
     }
     title = f"{frame.attrs['text']}: {len(frame):,} different tokens, {frame['count'].sum():,} in all"
-    print_table(frame.head(MOST_SHOWN), columns, title=title, expendable=["predicted", "as context"])
+    print_table(frame.head(MOST_ROWS_SHOWN), columns, title=title, expendable=["predicted", "as context"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.circuits.word_options import COLUMNS, WordOptions
+from attngeo.circuits.word_options import WORD_COLUMNS, WordOptions
 
 from .declare import with_options
 from .models import MODEL_HELP, model_argument
@@ -38,14 +38,14 @@ def words(
 ) -> None:
     """Show which tokens one head connects, by its weights and the token embeddings alone.
 
-    The column chance has the value of the same rank for shuffled embeddings: a pair below it says nothing.
+    The column value_chance has the value of the same rank for shuffled embeddings: a pair below it says nothing.
 
     Examples:
         attngeo words demo:minilm --layer 2 --head 5
         attngeo words openai-community/gpt2 --circuit ov -o pairs.csv
     """
     outputs.check(model, options.tokens)
-    order.check(COLUMNS)
+    order.check(WORD_COLUMNS)
     require_model(model)
 
     from attngeo.circuits.words import words as find_words
@@ -62,10 +62,12 @@ def print_pairs(frame: pd.DataFrame) -> None:
     first = frame.iloc[0]
     title = f"{first['model']} · {first['stack']} layer {first['layer']} head {first['head']} · {first['circuit']}"
     if "copying_score" in frame.attrs:
-        title += f"\ncopying score {frame.attrs['copying_score']:+.3f}, by chance {frame.attrs['copying_chance']:+.3f}"
+        score, chance = frame.attrs["copying_score"], frame.attrs["copying_score_chance"]
+        title += f"\ncopying score {score:+.3f}, by chance {chance:+.3f}"
     for kind, rows in frame.groupby("kind", sort=False):
         token, other = TITLES[str(kind)]
-        columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f", "chance": "chance:+.3f"}
+        columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f"}
+        columns["chance"] = "value_chance:+.3f"
         section = [] if rows["rank"].is_unique else ["token"]
         print_table(rows, columns, title=title, texts=[token, other], section=section, rule="tight")
         title = "\n"

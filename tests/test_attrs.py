@@ -20,16 +20,16 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, object]]] = {
     "attngeo.score": (lambda: attngeo.score("demo:encoder", gamma=3.0), {"gamma": 3.0}),
     "attngeo.compare": (lambda: attngeo.compare(MODELS, per_head=True), {"per_head": True}),
     "attngeo.compose": (lambda: attngeo.compose("demo:encoder", kind="k"), {"kind": ("k",)}),
-    "attngeo.lineage": (lambda: attngeo.lineage(*MODELS, permutations=19), {"permutations": 19}),
+    "attngeo.lineage": (lambda: attngeo.lineage(*MODELS, n_permutations=19), {"n_permutations": 19}),
     "attngeo.nearest": (
-        lambda: attngeo.nearest("demo:minilm", "king - man", top_k=2),
-        {"top_k": 2, "words": "king - man", "candidates": "words"},
+        lambda: attngeo.nearest("demo:minilm", "king - man", top=2),
+        {"top": 2, "words": "king - man", "answers": "words"},
     ),
     "attngeo.words": (
         lambda: attngeo.words("demo:encoder", layer=1, head=2, top=3, seed=4),
         {"layer": 1, "head": 2, "top": 3, "seed": 4, "circuit": "qk"},
     ),
-    "attngeo.summarise": (lambda: attngeo.summarise(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
+    "attngeo.summarize": (lambda: attngeo.summarize(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
     "attngeo.positions.measure": (lambda: measure_positions("demo:encoder", fold_norm=True), {"fold_norm": True}),
 }
 # Functions whose table states other facts, and why.

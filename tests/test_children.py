@@ -45,17 +45,17 @@ COMMANDS = {
     "score": ("score", ".", "../model", "--jobs", "2"),
     "compose": ("compose", ".", "../model", "--jobs", "2"),
     "gradients": ("gradients", "demo:encoder", "demo:decoder", "--sequences", "1", "--seq-len", "8", "--jobs", "2"),
-    "analogy": ("analogy", "demo:encoder", "demo:decoder", "--draws", "0", "--jobs", "2"),
+    "analogy": ("analogy", "demo:encoder", "demo:decoder", "--n-draws", "0", "--jobs", "2"),
     "inspect": ("inspect", ".", "../model", "--jobs", "2"),
     "compare": ("compare", ".", "../model", "demo:encoder", "--jobs", "2"),
-    "lineage": ("lineage", ".", "../model", "demo:encoder", "--permutations", "19", "--jobs", "2"),
+    "lineage": ("lineage", ".", "../model", "demo:encoder", "--n-permutations", "19", "--jobs", "2"),
     "report": ("report", "../recipe/recipe.toml", "-o", "../page", "--jobs", "2"),
     "pretrain": (
         "pretrain", "--compare", "default,symmetric", "--model", "../recipe", "--data", "../data/text.txt", *PRETRAIN,
         "-o", "../runs", "--jobs", "2",
     ),
     "efa run": (
-        "efa", "run", "temperature", "--data", "../data", "--model", "fm", "--neighbours", "1", "--epochs", "1",
+        "efa", "run", "temperature", "--data", "../data", "--model", "fm", "--n-neighbors", "1", "--epochs", "1",
         "--direction", "bi", "--no-baselines", "--seeds", "2", "--jobs", "2",
     ),
     "tabular simulate": (

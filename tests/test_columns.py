@@ -190,17 +190,19 @@ RELATIONS = "tests/estimators/efa/test_comparison.py"
 # scaled, exchanged or of another head.
 ELSEWHERE = {
     "compose": {
-        "z": "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum",
+        "composition_z": (
+            "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum"
+        ),
         "above_threshold": (
             "tests/circuits/test_compose.py::test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later"
         ),
     },
     "words": {
         "rank, value": "tests/circuits/test_words.py::test_pairs_are_the_largest_of_the_formed_matrix",
-        "chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
+        "value_chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
     },
     "lineage": {
-        "similarity, p_value, z": (
+        "similarity, p_value, similarity_z": (
             "tests/changes/test_lineage.py::test_similarity_p_and_z_are_those_of_formed_matrices"
         ),
     },
@@ -310,7 +312,7 @@ ELSEWHERE = {
         "forward, backward, correlation, lowest": (
             f"{RELATIONS}::test_r2_is_that_of_rows_left_out_and_correlations_are_cosines_of_angles"
         ),
-        "chance": f"{RELATIONS}::test_chance_is_the_correlation_of_shuffled_rows",
+        "correlation_chance": f"{RELATIONS}::test_chance_is_the_correlation_of_shuffled_rows",
         "log_prob_difference": f"{RELATIONS}::test_models_of_one_distribution_are_related_and_others_are_not",
     },
     "efa run": {

@@ -48,7 +48,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "analogy questions": (lambda value: attngeo.analogy("demo:minilm", questions=value), (1, None, [1], b"x", ["a"])),
     "plot kind": (lambda value: attngeo.plot(value, MODEL), (*NO_TEXTS, None, "heatmp")),
     "plot where": (lambda value: attngeo.plot("heatmap", MODEL, where=value), ([1], "layer", 3)),
-    "summarise rows": (attngeo.summarise, (*NO_TEXTS, "rows.csv", None)),
+    "summarize rows": (attngeo.summarize, (*NO_TEXTS, "rows.csv", None)),
     "save_figure path": (lambda value: attngeo.save_figure(figure(), value), (1.5, None, b"a.html", [])),
     "save_figure figure": (lambda value: attngeo.save_figure(value, "never.html"), (None, "a", 1)),
 }  # fmt: skip
@@ -80,6 +80,29 @@ def test_an_error_names_the_keyword_and_what_is_expected() -> None:
         attngeo.score(MODEL, gamma=-1)
     with refuses(UsageError, "gamma is '2', expected a number of at least 0"):
         attngeo.directionality(FACTOR, FACTOR, gamma="2")
+
+
+FORMER = {
+    "normalise": (attngeo.analogy, "normalize"), "centre": (attngeo.nearest, "center"),
+    "candidates": (attngeo.nearest, "answers"), "compose": (attngeo.analogy, "subwords"),
+    "draws": (attngeo.analogy, "n_draws"), "permutations": (attngeo.lineage, "n_permutations"),
+    "neighbours": (attngeo.ExponentialFamilyAttention, "n_neighbors"),
+    "standardise": (attngeo.ExponentialFamilyAttention, "standardize"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_a_former_keyword_is_answered_with_the_new_one(former: str) -> None:
+    function, name = FORMER[former]
+    with refuses(UsageError, f"has no option '{former}'", f"it is called {name} now") as caught:
+        function(MODEL, MODEL, **{former: 1})
+    assert caught.value.option == (former,)
+
+
+def test_the_new_name_of_a_former_keyword_is_that_of_its_function() -> None:
+    for function, name in ((attngeo.analogy, "n_answers"), (attngeo.nearest, "top")):
+        with refuses(UsageError, "has no option 'top_k'", f"it is called {name} now"):
+            function(MODEL, MODEL, top_k=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.uint64, np.array])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import attngeo
+
 PACKAGE = """
 from typing import TYPE_CHECKING
 from attngeo.lazy import import_when_used
@@ -39,6 +41,14 @@ def test_a_name_is_imported_without_advice_of_bitsandbytes(
     assert package.number == 1
     assert not caplog.records
     assert logging.getLogger("bitsandbytes").level == level
+
+
+def test_a_former_name_of_a_function_is_answered_with_the_new_one() -> None:
+    for package, former, name in ((attngeo, "summarise", "summarize"), (attngeo.pretrain, "initialise", "initialize")):
+        with pytest.raises(AttributeError, match=f"^{package.__name__} has no {former}; it is called {name} now$"):
+            getattr(package, former)
+        assert former not in dir(package)
+        assert name in dir(package)
 
 
 @pytest.mark.slow

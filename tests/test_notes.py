@@ -33,7 +33,7 @@ def test_a_table_states_the_notes_of_each_text_fresh_and_kept(cache: Path) -> No
 
 
 def test_the_reason_of_a_verdict_is_its_first_note() -> None:
-    frame = attngeo.lineage("demo:encoder", "demo:decoder", permutations=19)
+    frame = attngeo.lineage("demo:encoder", "demo:decoder", n_permutations=19)
     (notes,) = frame.attrs[NOTES].values()
     assert frame["verdict"].item() in VERDICTS
     assert frame["note"].item().startswith(notes[0])

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from conftest import Command
 from packaging.requirements import Requirement
-from support.lowest import EXTRAS as LOWEST_EXTRAS, FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
+from support.lowest import EXTRAS as LOWEST_EXTRAS, FIXED, LEFT_TO_PIP, lowest_versions, normalize, read_constraints
 
 import attngeo
 from attngeo import errors
@@ -174,8 +174,8 @@ def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() 
 
 def test_every_library_that_is_imported_is_declared() -> None:
     found = {name.partition(".")[0] for path in modules() for name in imports(parse(path))}
-    imported = {normalise(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
-    declared = {normalise(each.name) for each in requirements(*EXTRAS)}
+    imported = {normalize(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
+    declared = {normalize(each.name) for each in requirements(*EXTRAS)}
     assert imported - declared == UNDECLARED
     assert declared - imported == NOT_IMPORTED
 
@@ -183,9 +183,9 @@ def test_every_library_that_is_imported_is_declared() -> None:
 def test_versions_that_are_tested_are_allowed() -> None:
     """Those of constraints.txt, and the lowest ones, which are the bounds themselves."""
     newest, lowest = read_constraints(), lowest_versions()
-    assert all(newest[normalise(each.name)] in each.specifier for each in requirements("cluster"))
+    assert all(newest[normalize(each.name)] in each.specifier for each in requirements("cluster"))
     for each in requirements(*LOWEST_EXTRAS):
-        name = normalise(each.name)
+        name = normalize(each.name)
         assert newest[name] in each.specifier, each
         (bound,) = (one.version for one in each.specifier if one.operator == ">=")
         assert lowest[name] == (newest[name] if name in FIXED else bound), each
@@ -197,11 +197,11 @@ def test_all_is_every_extra_and_a_missing_one_is_named() -> None:
     optional = PROJECT["project"]["optional-dependencies"]
     assert optional["all"] == [f"attngeo[{','.join(EXTRAS)}]"]
     assert set(optional) == {*EXTRAS, "all", "demo", "dev"}
-    required = {normalise(each.name) for each in requirements()}
+    required = {normalize(each.name) for each in requirements()}
     for module, extra in errors.EXTRAS.items():
-        package = normalise(PACKAGES.get(module, module))
+        package = normalize(PACKAGES.get(module, module))
         assert package not in required
-        assert package in {normalise(each.name) for each in requirements(extra)} - required, module
+        assert package in {normalize(each.name) for each in requirements(extra)} - required, module
 
 
 def workflows() -> dict[str, dict[str, Any]]:
@@ -232,7 +232,7 @@ def test_workflows_name_commits_and_keep_tokens_apart() -> None:
 
 def test_bounds_that_security_and_private_names_require() -> None:
     """Versions of torch before 2.10 execute code of a file despite weights_only (CVE-2026-24747)."""
-    specifiers = {normalise(each.name): each.specifier for each in requirements()}
+    specifiers = {normalize(each.name): each.specifier for each in requirements()}
     assert "2.9.1" not in specifiers["torch"]
     assert "1.33.0" not in specifiers["huggingface-hub"]
     assert "6.0.0" not in specifiers["transformers"]

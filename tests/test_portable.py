@@ -76,7 +76,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
         commands = [
             "score demo:minilm --per-head -o scores.csv",
             "score demo:minilm --convention published -o published.csv",
-            "analogy demo:minilm --questions q.txt --draws 0 --questions-output answers.csv",
+            "analogy demo:minilm --questions q.txt --n-draws 0 --questions-output answers.csv",
             "tabular fit rows.csv --target y --methods atn --device cpu --save model -o classified.csv",
             "tabular predict model rows.csv -o predicted.csv",
             "efa fit baskets.csv --part items --width 8 --epochs 20 --device cpu -o fitted.csv",

@@ -14,25 +14,25 @@ import attngeo
 from attngeo.changes.compare_options import (
     CompareOptions,
     compare_columns,
-    summarise_changes,
+    summarize_changes,
     summary_columns as change_summary_columns,
 )
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.choices import Circuit, OneCircuit
-from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
-from attngeo.circuits.word_options import COLUMNS as WORDS_COLUMNS
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS
+from attngeo.circuits.word_options import WORD_COLUMNS as WORDS_COLUMNS
 from attngeo.errors import UsageError
 from attngeo.gradients import measure as measure_gradients
 from attngeo.gradients.options import gradient_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
-from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
+from attngeo.papers.statements import STATEMENT_COLUMNS, STATEMENTS, check_statements
 from attngeo.positions import measure as measure_positions, position_columns
-from attngeo.positions.options import summarise_positions, summary_columns as position_summary_columns
+from attngeo.positions.options import summarize_positions, summary_columns as position_summary_columns
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import brief_columns, summarise_briefly, summary_columns
-from attngeo.scores.trajectory import COLUMNS as TRAJECTORY_COLUMNS, find_departures
+from attngeo.scores.summary import brief_columns, summarize_briefly, summary_columns
+from attngeo.scores.trajectory import DEPARTURE_COLUMNS as TRAJECTORY_COLUMNS, find_departures
 
 MODELS = ["demo:encoder", "demo:decoder"]
 # Values of `scores`, as users write them.
@@ -71,7 +71,7 @@ Frames = Callable[[], pd.DataFrame]
 TABLES: dict[str, tuple[Sequence[str], Frames]] = {
     "compose": (COMPOSE_COLUMNS, lambda: attngeo.compose("demo:encoder", kind="k")),
     "gradients": (gradient_columns(), lambda: measure_gradients("demo:encoder", sequences=2, seq_len=8).rows),
-    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, permutations=19)),
+    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, n_permutations=19)),
     "positions": (position_columns(), lambda: measure_positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),
@@ -129,19 +129,19 @@ def test_compare_columns_are_those_of_the_frame(circuit: Any, per_head: bool) ->
 @pytest.mark.parametrize("scores", CHOSEN, ids=str)
 def test_columns_of_summaries_are_those_of_the_frames(scores: Any) -> None:
     rows = attngeo.score("demo:encoder", layers=[0], per_head=True, scores=scores)
-    assert list(attngeo.summarise(rows).columns) == list(summary_columns(scores))
-    assert list(summarise_briefly(rows).columns) == list(brief_columns(scores))
+    assert list(attngeo.summarize(rows).columns) == list(summary_columns(scores))
+    assert list(summarize_briefly(rows).columns) == list(brief_columns(scores))
 
 
 @pytest.mark.parametrize("circuit", get_args(OneCircuit))
 def test_columns_of_summaries_of_changes_are_those_of_the_frame(circuit: Any) -> None:
     rows = attngeo.compare(MODELS, circuit=circuit, per_head=True)
-    assert list(summarise_changes(rows).columns) == list(change_summary_columns())
+    assert list(summarize_changes(rows).columns) == list(change_summary_columns())
 
 
 def test_columns_of_summaries_of_positions_are_those_of_the_frame() -> None:
     rows = measure_positions("demo:encoder", layers=[0])
-    assert list(summarise_positions(rows).columns) == list(position_summary_columns())
+    assert list(summarize_positions(rows).columns) == list(position_summary_columns())
 
 
 @pytest.mark.parametrize("list_columns", [attngeo.score_columns, summary_columns, brief_columns])

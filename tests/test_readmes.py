@@ -26,7 +26,7 @@ from support.readme import ROOT, generate, parts_of, readmes
 from support.vectors import sample_google
 
 from attngeo import errors
-from attngeo.analogies.options import COLUMNS as ANALOGY_COLUMNS
+from attngeo.analogies.options import ANALOGY_COLUMNS
 from attngeo.analogies.questions import load_questions
 from attngeo.figures.kinds import FIGURES
 from attngeo.papers.statements import STATEMENTS

@@ -74,5 +74,5 @@ def test_a_value_of_a_wrong_type_is_refused_by_an_error_of_attngeo(name: str, wr
 
 
 def test_there_are_functions_to_call() -> None:
-    assert {"attngeo.score", "attngeo.style", "attngeo.summarise", "attngeo.plot"} <= {*FUNCTIONS}
+    assert {"attngeo.score", "attngeo.style", "attngeo.summarize", "attngeo.plot"} <= {*FUNCTIONS}
     assert attngeo.style.__name__ == "style"

@@ -34,9 +34,9 @@ def call_public_functions() -> None:
     attngeo.verify("demo:minilm", retries=1)
     attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
 
-    attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores  # noqa: B018
+    attngeo.analogy(["demo:minilm"], method="3cosmul", n_draws=10).scores  # noqa: B018
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
-    attngeo.nearest("demo:minilm", "king - man", top_k=3)
+    attngeo.nearest("demo:minilm", "king - man", top=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
     attngeo.words("demo:minilm", layer=1, head=2, top=3)
     attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def call_public_functions() -> None:
     attngeo.compare(["demo:encoder", "demo:decoder"], offset=1)  # type: ignore[call-arg]
     attngeo.compose("demo:minilm", kind="k", from_layers=[0], fold_norm=True)
     attngeo.compose("demo:minilm", fold_norms=True)  # type: ignore[call-arg]
-    attngeo.lineage("demo:encoder", ["demo:decoder"], permutations=99, align=True, jobs=2)
+    attngeo.lineage("demo:encoder", ["demo:decoder"], n_permutations=99, align=True, jobs=2)
     attngeo.lineage("demo:encoder", "demo:decoder", permutation=99)  # type: ignore[call-arg]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)
     attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]

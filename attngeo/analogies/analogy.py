@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from attngeo.analogies.answering import FEW
-from attngeo.analogies.options import COLUMNS, AnalogyOptions, describe_settings
-from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
+from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions, describe_settings
+from attngeo.analogies.summary import compare_models, published_rows, summarize_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import parse_reference
 from attngeo.errors import QuestionError, UsageError
@@ -36,7 +36,7 @@ class AnalogyResult(NamedTuple):
     """Three tables of results.
 
     Attributes:
-        scores: accuracies, with the columns `options.COLUMNS`.
+        scores: accuracies, with the columns `options.ANALOGY_COLUMNS`.
         comparisons: one row for each two models, with the columns `summary.COMPARISON_COLUMNS`.
         questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
@@ -112,7 +112,7 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
     for frame in frames:
         notes += [f"{frame.attrs['model']}: {note}" for note in frame.attrs["model_notes"]]
     notes += _note_few(frames, is_common)
-    result = _summarise([frame.assign(common=is_common) for frame in frames], options)
+    result = _summarize([frame.assign(common=is_common) for frame in frames], options)
     # Of several models, the revision of each by its name.
     revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
     origin: dict[Any, Any] = {
@@ -151,20 +151,20 @@ def _name_apart(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return named
 
 
-def _summarise(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
+def _summarize(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
     """The tables of results from each model's answers; `common` says whether all models know a question."""
     several = len(frames) > 1
     answers = pd.concat(frames, ignore_index=True)
     common = answers.assign(known=answers["common"])
     tables = []
     if several:
-        tables.append(summarise_answers(common, which="common", options=options))
+        tables.append(summarize_answers(common, which="common", options=options))
     if options.own or not several:
-        tables.append(summarise_answers(answers, options=options))
+        tables.append(summarize_answers(answers, options=options))
     note = "; ".join(describe_settings(options))
     tables = [table.assign(note=note) for table in tables]
     if options.published:
-        tables.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
+        tables.append(pd.DataFrame(published_rows(), columns=list(ANALOGY_COLUMNS)))
     scores = pd.concat([table.astype({"asked": "Int64", "known": "Int64"}) for table in tables], ignore_index=True)
     return AnalogyResult(scores, compare_models(common, options=options), answers[list(QUESTION_COLUMNS)])
 

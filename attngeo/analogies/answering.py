@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # A note warns if a smaller share of the questions is known, and names those of these options that make more known.
 FEW = 0.1
-HELPFUL = {"case": "ignore", "compose": "mean", "candidates": "all"}
+HELPFUL = {"case": "ignore", "subwords": "mean", "answers": "all"}
 
 
 @torch.inference_mode()
@@ -45,7 +45,7 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
     rows = [lexicon.rows_of(question) for question in questions]
     known = [number for number, row in enumerate(rows) if row is not None]
     log.info(
-        "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
+        "%s: %d vectors of %d dimensions, %d possible answers; %d of %d questions have only known words",
         embedding.ref,
         *embedding.matrix.shape,
         len(lexicon.candidates),
@@ -72,13 +72,13 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
             torch.tensor(terms),
             torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
             method=options.method,
-            top_k=options.top_k,
+            n_answers=options.n_answers,
             memory=int(options.memory),
             progress=session.progress,
         )
         frame.loc[known, "rank"] = result.rank.tolist()
         frame.loc[known, "cosine"] = result.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
+        frame.loc[known, "top"] = [" ".join(map(lexicon.label, best)) for best in result.top.tolist()]
     return frame
 
 
@@ -88,7 +88,7 @@ def _find_helpful(
     """The options that make more of the questions known, as the command line writes them. words: of the questions."""
     helpful = []
     for name, value in HELPFUL.items():
-        if getattr(options, name) == value or (name == "compose" and embedding.pieces is None):
+        if getattr(options, name) == value or (name == "subwords" and embedding.pieces is None):
             continue
         lexicon = build_lexicon(embedding, words, options.replace(**{name: value}))
         if sum(lexicon.rows_of(question) is not None for question in questions) > known:

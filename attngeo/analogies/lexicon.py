@@ -88,22 +88,22 @@ def find_row(row_of: Mapping[str, int], word: str) -> int | None:
 def build_lexicon(
     embedding: Embedding, words: Iterable[str] = (), settings: ProbeSettings = ProbeSettings()
 ) -> Lexicon:
-    """The lexicon of a table. words: those of the questions; with `compose` they become candidates, too.
+    """The lexicon of a table. words: those of the questions; with `subwords` they become candidates, too.
 
     If case is "ignore", the first of the words that differ only in case is used, and the others are left out.
-    Raises UsageError for `compose` and a table without a tokeniser.
+    Raises UsageError for `subwords` and a table without a tokeniser.
     """
     rule: str = settings.case
     if rule == "auto":
         rule = "keep" if embedding.is_cased else "lower"
-    rows = embedding.candidate_rows(settings.candidates)[: settings.limit]
+    rows = embedding.answer_rows(settings.answers)[: settings.limit]
     index: dict[str, int] = {}
     for row in rows.tolist():
         label = embedding.labels[row]
         index.setdefault(label.casefold() if rule == "ignore" else label, row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
-    composed = _compose(embedding, words, index, rule) if settings.compose == "mean" else {}
+    composed = _compose(embedding, words, index, rule) if settings.subwords == "mean" else {}
     first = len(embedding.labels)
     # Words of the same tokens are one candidate, with the name of the first.
     names = {tokens: word for word, tokens in reversed(composed.items())}
@@ -122,8 +122,8 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            "$compose requires a tokeniser, and a file of word vectors has none; leave it out",
-            "compose",
+            "$subwords requires a tokeniser, and a file of word vectors has none; leave it out",
+            "subwords",
             subject=embedding.ref,
         )
     candidates = set(index.values())
@@ -147,7 +147,7 @@ class Space:
     """The vectors of a lexicon on a device, as the settings prepare them; made in blocks, never held as a whole.
 
     In this order: remove_top subtracts the mean and the directions of largest variance (all-but-the-top, Mu and
-    Viswanath 2018, arXiv 1702.01417), centre subtracts the mean, normalise scales to unit length. Mean and directions
+    Viswanath 2018, arXiv 1702.01417), center subtracts the mean, normalize scales to unit length. Mean and directions
     are those of the candidates.
 
     Args:
@@ -184,7 +184,7 @@ class Space:
             x -= self._mean
         if self._top is not None:
             x -= (x @ self._top) @ self._top.mT
-        return unit(x) if self._settings.normalise else x
+        return unit(x) if self._settings.normalize else x
 
     def blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
         """The candidates block by block: the number of the first one, and up to `size` vectors."""
@@ -204,7 +204,7 @@ class Space:
 
     def _fit(self) -> tuple[Tensor | None, Tensor | None]:
         """The mean [width] and the directions of largest variance [width, N]."""
-        if not (self._settings.centre or self._settings.remove_top):
+        if not (self._settings.center or self._settings.remove_top):
             return None, None
         count = len(self.candidates)
         blocks = torch.split(self.candidates, BLOCK)

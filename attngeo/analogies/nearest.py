@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
-from attngeo.analogies.probe import BLOCKS, check_top_k
+from attngeo.analogies.options import MOST_NEAREST_SHOWN, NearestOptions, describe_settings, parse_sum
+from attngeo.analogies.probe import BLOCKS, check_count
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
@@ -59,7 +59,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         CheckpointError: it cannot be read, or has no table of vectors.
 
     >>> import attngeo
-    >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
+    >>> attngeo.nearest("demo:minilm", "king - man + woman", top=1).word.item()
     'queen'
     """
     terms, weights = parse_sum(words)
@@ -78,17 +78,17 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         if not target.any():
             raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
-        top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
-        check_top_k(space, len(terms), top_k)
+        count = options.top or max(1, min(MOST_NEAREST_SHOWN, len(space.candidates) - len(terms)))
+        check_count(space, len(terms), count, "top")
         _, block = BLOCKS[vectors.device.type]
         cosines = torch.cat([unit(x) @ target for _, x in space.blocks(block)]).cpu()
         cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
-        top = cosines.topk(top_k)
-    labels = [lexicon.label(row) for row in space.candidates[top.indices].tolist()]
-    frame = pd.DataFrame({"rank": range(1, top_k + 1), "word": labels, "cosine": top.values.tolist()})
+        best = cosines.topk(count)
+    labels = [lexicon.label(row) for row in space.candidates[best.indices].tolist()]
+    frame = pd.DataFrame({"rank": range(1, count + 1), "word": labels, "cosine": best.values.tolist()})
     about: dict[Any, Any] = {"title": "Nearest words"}
     about |= software() | machine() | dict(options)
-    about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top_k": top_k}
+    about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top": count}
     frame.attrs = about | {
         "device": str(pick_device(options.device)),
         "how": describe_settings(options),
@@ -102,7 +102,7 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     embedding = lexicon.embedding
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
-        return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
+        return UsageError(f"{problem} as a whole word; try $answers all", "answers")
     terms = SIGN.split(word)[::2]
     is_known = [lexicon.row(term) is not None for term in terms]
     # A sum without spaces, and not a word with hyphens.
@@ -114,7 +114,7 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         problem += " If not," if close else ";"
-        return UsageError(f"{problem} $compose mean uses the mean of its {len(pieces)} tokens", "compose")
+        return UsageError(f"{problem} $subwords mean uses the mean of its {len(pieces)} tokens", "subwords")
     return UsageError(problem)
 
 

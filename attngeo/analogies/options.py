@@ -7,34 +7,34 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attngeo.choices import Candidates, Case, Compose, Table
+from attngeo.choices import Answers, Case, Subwords, Table
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
 
-# Score of a candidate; see analogies.probe.
+# Score of an answer; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
 # The columns of the table of results.
-COLUMNS = (
+ANALOGY_COLUMNS = (
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
     "mean_cosine", "questions", "note",
 )  # fmt: skip
 # The columns of numbers, which conditions may name.
-NUMBERS = (
+ANALOGY_NUMBERS = (
     "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr", "mean_cosine", "asked", "known",
 )  # fmt: skip
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("model", "level", "questions"), units=("rows",))
+CHECKS = Checkable(ANALOGY_NUMBERS, about=("model", "level", "questions"), units=("rows",))
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}
 # Words that `nearest` shows by default.
-MOST_SHOWN = 10
+MOST_NEAREST_SHOWN = 10
 # Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
-    "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
-    "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
+    "method": "{}", "table": "{} table", "answers": "answers: {}", "case": "case: {}", "subwords": "subwords: {}",
+    "limit": "first {:,}", "center": "centred", "remove_top": "top {} removed",
 }  # fmt: skip
 
 
@@ -45,22 +45,22 @@ class ProbeSettings(Options):
     """
 
     table: Table = option("input", "Table of a checkpoint: its input embeddings, or its unembedding", panel=INPUT)
-    candidates: Candidates = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
+    answers: Answers = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
     case: Case = option(
         "auto", "Case of the words that are looked up; auto is lower for uncased vocabularies, else keep", panel=INPUT
     )
-    compose: Compose = option(
+    subwords: Subwords = option(
         "none", "Vector of a word of several tokens: none, or the mean of their vectors", advanced=True, panel=INPUT
     )
     limit: int | None = option(
-        None, "Use only the first N candidates, in most tables the most frequent", advanced=True, panel=INPUT, least=1
+        None,
+        "Use only the first N possible answers, in most tables the most frequent",
+        advanced=True,
+        panel=INPUT,
+        least=1,
     )
-    normalise: bool = option(
-        False, "Scale vectors to unit length first", panel=COMPUTATION, flags=("--normalise", "--normalize")
-    )
-    centre: bool = option(
-        False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION, flags=("--centre", "--center")
-    )
+    normalize: bool = option(False, "Scale vectors to unit length first", panel=COMPUTATION)
+    center: bool = option(False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION)
     remove_top: int = option(
         0,
         "Subtract the mean and the N directions of largest variance first (all-but-the-top)",
@@ -77,7 +77,7 @@ def describe_settings(settings: ProbeSettings) -> list[str]:
     defaults = dict(type(settings)())
     values = dict(settings)
     changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
-    length = "unit vectors" if settings.normalise else "raw vectors"
+    length = "unit vectors" if settings.normalize else "raw vectors"
     return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 
@@ -91,10 +91,10 @@ class AnalogyOptions(ProbeSettings):
         metavar="NAME|FILE|FOLDER",
     )
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT, advanced=True)
-    method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
-    top_k: int = option(
+    method: Method = option("3cosadd", "Score of an answer", panel=COMPUTATION)
+    n_answers: int = option(
         5,
-        "Number of best candidates to keep for each question (--questions-output)",
+        "Number of best answers to keep for each question (--questions-output)",
         panel=COMPUTATION,
         advanced=True,
         least=1,
@@ -105,7 +105,7 @@ class AnalogyOptions(ProbeSettings):
         panel=COMPUTATION,
         advanced=True,
     )
-    draws: int = option(
+    n_draws: int = option(
         2000,
         "Number of bootstrap draws; 0 for no intervals",
         advanced=True,
@@ -133,8 +133,11 @@ class AnalogyOptions(ProbeSettings):
 class NearestOptions(ProbeSettings):
     """Options of `nearest`, the words nearest to a sum of words."""
 
-    top_k: int | None = option(
-        None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
+    top: int | None = option(
+        None,
+        f"Number of words to show; by default {MOST_NEAREST_SHOWN}, or all if there are fewer",
+        panel=COMPUTATION,
+        least=1,
     )
 
 

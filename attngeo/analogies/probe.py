@@ -111,7 +111,7 @@ def ask(
     answers: Tensor,
     *,
     method: Method,
-    top_k: int,
+    n_answers: int,
     memory: int,
     progress: ProgressCallback,
 ) -> ProbeResult:
@@ -129,7 +129,7 @@ def ask(
     Raises:
         UsageError: the memory is too small.
     """
-    probe = _Probe(space, terms, torch.cat([terms, answers], 1), top_k, memory)
+    probe = _Probe(space, terms, torch.cat([terms, answers], 1), n_answers, memory)
     answer_words = probe.find_words(answers)
     question_words = probe.find_words(terms)
     # An answer is possible if it exists and is not one of the words of the question.
@@ -141,7 +141,7 @@ def ask(
     best = scores.argmax(1, keepdim=True)
     cosines = scores if scorer is cos_add else probe.score_words(cos_add, answer_words)
     floor = scores.amax(1) - TIED[scores.dtype]
-    counts, top = probe.run(scorer, floor, progress)
+    counts, best_rows = probe.run(scorer, floor, progress)
     # Answers that are the same candidate count once.
     is_same = (answer_words[:, :, None] == answer_words[:, None, :]) & is_possible[:, None, :]
     is_distinct = is_possible & ~torch.tril(is_same, diagonal=-1).any(2)
@@ -149,38 +149,41 @@ def ask(
     return ProbeResult(
         rank=(counts - is_best_answer.sum(1) + 1).cpu(),
         cosine=torch.where(is_possible.any(1), cosines.gather(1, best)[:, 0], torch.nan).cpu(),
-        top=top.cpu(),
+        top=best_rows.cpu(),
     )
 
 
-def check_top_k(space: Space, words: int, top_k: int) -> None:
-    """Raise UsageError unless there are as many candidates that are none of the words of a question."""
+def check_count(space: Space, words: int, count: int, option: str) -> None:
+    """Raise UsageError unless there are as many candidates that are none of the words of a question.
+
+    option: states the count.
+    """
     ref = space.lexicon.embedding.ref
     candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
-            f"{ref} has {candidates} candidates, expected more than the words of a question; use a larger table, or "
-            "set $candidates to all",
-            "candidates",
+            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger "
+            "table, or set $answers to all",
+            "answers",
         )
-    if not 1 <= top_k <= candidates - words:
+    if not 1 <= count <= candidates - words:
         raise UsageError(
-            f"$top_k is {top_k}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} candidates, minus "
-            "the words of a question",
-            "top_k",
+            f"${option} is {count}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
+            "answers, minus the words of a question",
+            option,
         )
 
 
 class _Probe:
     """The words of all questions, and the loop over all candidates."""
 
-    def __init__(self, space: Space, terms: Tensor, rows: Tensor, top_k: int, memory: int) -> None:
+    def __init__(self, space: Space, terms: Tensor, rows: Tensor, n_answers: int, memory: int) -> None:
         self._space = space
         self._words = torch.unique(rows[rows >= 0])
         self.vectors = space.vectors(self._words)
         device = self.vectors.device
-        check_top_k(space, terms.shape[1], top_k)
-        self._top_k = top_k
+        check_count(space, terms.shape[1], n_answers, "n_answers")
+        self._n_answers = n_answers
         # The number of each row among the candidates: a question's own words are no answers to it.
         candidate_of_row = torch.full((int(space.candidates[-1]) + 1,), -1)
         candidate_of_row[space.candidates] = torch.arange(len(space.candidates))
@@ -214,8 +217,8 @@ class _Probe:
         count = len(floor)
         total = len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
-        top_scores = torch.full((count, self._top_k), -torch.inf, dtype=floor.dtype, device=floor.device)
-        top = torch.zeros(count, self._top_k, dtype=torch.long, device=floor.device)
+        top_scores = torch.full((count, self._n_answers), -torch.inf, dtype=floor.dtype, device=floor.device)
+        top = torch.zeros(count, self._n_answers, dtype=torch.long, device=floor.device)
         row_nbytes = self._space.width * self._space.lexicon.embedding.matrix.element_size()
         for first, x in self._space.blocks(self._block):
             progress(Progress("ask", f"{count:,} questions", first * row_nbytes, total * row_nbytes))
@@ -233,8 +236,8 @@ class _Probe:
                 counts[questions] += (scores.index_select(0, reaching) >= floor[questions, None]).sum(1)
                 improving = (best > top_scores[start:stop, -1]).nonzero()[:, 0]
                 questions = start + improving
-                block_top = scores.index_select(0, improving).topk(min(self._top_k, len(x)), 1)
-                merged = torch.cat([top_scores[questions], block_top.values], 1).topk(self._top_k, 1)
+                block_top = scores.index_select(0, improving).topk(min(self._n_answers, len(x)), 1)
+                merged = torch.cat([top_scores[questions], block_top.values], 1).topk(self._n_answers, 1)
                 top_scores[questions] = merged.values
                 top[questions] = torch.cat([top[questions], block_top.indices + first], 1).gather(1, merged.indices)
         return counts, self._space.candidates.to(top.device)[top]

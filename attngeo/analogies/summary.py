@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.analogies.options import COLUMNS, AnalogyOptions
+from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
@@ -35,7 +35,7 @@ TABLE_3 = {
 }
 
 
-def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
+def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
     """Accuracy and the other measures of each model, per category, per type and overall.
 
     Measures are over the known questions. accuracy: share with rank 1. top5: share with rank 5 or better. mrr: mean of
@@ -49,7 +49,7 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
         which: value of the column `questions`.
 
     Returns:
-        The columns `COLUMNS`; `note` is empty.
+        The columns `ANALOGY_COLUMNS`; `note` is empty.
     """
     rows = []
     for model, answers in questions.groupby("model", sort=False):
@@ -77,7 +77,7 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
                 "note": "",
             }
             rows.append(row)
-    return _build_frame(rows, COLUMNS)
+    return _build_frame(rows, ANALOGY_COLUMNS)
 
 
 def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.DataFrame:
@@ -160,7 +160,7 @@ def _estimate_interval(
     sums: Mapping[str, Array], categories: Sequence[str], options: AnalogyOptions
 ) -> tuple[float, float]:
     """The interval of the mean over some categories; those without a known question have no sums."""
-    totals = np.zeros((2, options.draws))
+    totals = np.zeros((2, options.n_draws))
     for category in categories:
         totals += sums.get(category, 0)
     return interval(totals)
@@ -172,7 +172,7 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 
 
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
-    """Numerators and denominators [2, draws] of the mean of `values`.
+    """Numerators and denominators [2, n_draws] of the mean of `values`.
 
     The questions are those of one category. The sum over categories gives a type.
 
@@ -193,10 +193,10 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
     units = len(names)
     pairs = inverse.reshape(2, count)  # the numbers of both pairs of each question
-    sums = np.empty((2, options.draws))
+    sums = np.empty((2, options.n_draws))
     step = max(1, CHUNK // (8 * count))
-    for start in range(0, options.draws, step):
-        stop = min(start + step, options.draws)
+    for start in range(0, options.n_draws, step):
+        stop = min(start + step, options.n_draws)
         drawn = generator.multinomial(units, np.full(units, 1 / units), size=stop - start)
         weights = drawn[:, pairs].prod(1).astype(float)
         sums[:, start:stop] = weights @ values, weights.sum(1)
@@ -204,7 +204,7 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
 
 
 def interval(sums: Array) -> tuple[float, float]:
-    """The 95% percentile interval of the mean, from numerators and denominators [2, draws].
+    """The 95% percentile interval of the mean, from numerators and denominators [2, n_draws].
 
     NaN without draws, and if all draws are equal: the bootstrap has no interval for an accuracy of 0 or 1.
     """

@@ -12,7 +12,7 @@ from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, UsageError, about
-from attngeo.layouts.layout import PARTS, AttentionSite, output_axis, parts_of
+from attngeo.layouts.layout import WEIGHT_LETTERS, AttentionSite, output_axis, parts_of
 from attngeo.layouts.sites import find_sites
 
 
@@ -84,7 +84,7 @@ def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
         is_transposed = {}
         for site in sites:
             for role, name in site.tensors.items():
-                is_transposed[name] = role in PARTS and output_axis(site, role) == 1
+                is_transposed[name] = role in WEIGHT_LETTERS and output_axis(site, role) == 1
         store.require_fit(is_transposed)
 
 

@@ -22,12 +22,12 @@ SPECIAL = re.compile(r"([\\`*{}\[\]|~]|(?<![^\W_])_|_(?![^\W_])|#(?!#*[^\W\d_])|
 ACTIVE = re.compile(r"\$|(?<!\w)@|@(?=[\w-]*\.)|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 # Names that a message lists at most, and the characters of each.
-MOST_LISTED = 10
+MOST_NAMES_LISTED = 10
 LONGEST_NAME = 60
 # What makes a text a pattern of names, as in `models/*.safetensors` and `org/name@step*`.
 PATTERN = re.compile(r"[*?[]")
 # Numbers of lines that a message has at most.
-MOST_NUMBERS = 20
+MOST_LINE_NUMBERS = 20
 
 
 def printable(text: object) -> str:
@@ -46,8 +46,8 @@ def printable(text: object) -> str:
 
 def list_first(numbers: Sequence[int]) -> str:
     """The first of the numbers of lines, and a mark if there are more."""
-    shown = ", ".join(map(str, numbers[:MOST_NUMBERS]))
-    return f"{shown}, …" if len(numbers) > MOST_NUMBERS else shown
+    shown = ", ".join(map(str, numbers[:MOST_LINE_NUMBERS]))
+    return f"{shown}, …" if len(numbers) > MOST_LINE_NUMBERS else shown
 
 
 def list_names(names: Sequence[object]) -> str:
@@ -60,8 +60,8 @@ def list_names(names: Sequence[object]) -> str:
     >>> list_names(range(11))
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1 other'
     """
-    shown = ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED])
-    left = len(names) - MOST_LISTED
+    shown = ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_NAMES_LISTED])
+    left = len(names) - MOST_NAMES_LISTED
     if left <= 0:
         return shown
     return f"{shown} and {left:,} {'other' if left == 1 else 'others'}"

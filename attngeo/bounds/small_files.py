@@ -16,7 +16,7 @@ from typing import BinaryIO
 MEBIBYTE = 1 << 20
 # Limits in bytes, several times the longest files that are known. Parsing needs up to twenty times as much memory.
 # Configurations, recipes and lists. Longest: 2 MB, of a classifier with 21,000 labels.
-MOST_BYTES = 16 * MEBIBYTE
+MOST_CONFIG_BYTES = 16 * MEBIBYTE
 # The index of a sharded checkpoint, and texts of sentences. Longest: 9 MB, of 90,000 tensors.
 MOST_INDEX_BYTES = 64 * MEBIBYTE
 # Longest: 35 MB, of a tokenizer.json.
@@ -29,7 +29,7 @@ class NotTextError(ValueError):
     """The bytes of a file are not text in the expected encoding."""
 
 
-def require_regular_file(path: Path, most_bytes: int = MOST_BYTES) -> int:
+def require_regular_file(path: Path, most_bytes: int = MOST_CONFIG_BYTES) -> int:
     """Check a file before it is read, here or by another library.
 
     Args:
@@ -67,7 +67,7 @@ def open_regular(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def read_small_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_small_bytes(path: Path, most_bytes: int = MOST_CONFIG_BYTES) -> bytes:
     """The content of a small file.
 
     Args:
@@ -86,7 +86,7 @@ def read_small_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     return content
 
 
-def read_small_text(path: Path, most_bytes: int = MOST_BYTES, encoding: str = "utf-8") -> str:
+def read_small_text(path: Path, most_bytes: int = MOST_CONFIG_BYTES, encoding: str = "utf-8") -> str:
     """The text of a small file.
 
     Args:

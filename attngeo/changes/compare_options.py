@@ -11,7 +11,7 @@ from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
-from attngeo.questions.spread import LARGE, SMALL, spread_columns, summarise_columns
+from attngeo.questions.spread import LARGE, SMALL, spread_columns, summarize_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,21 +51,21 @@ def find_circuit(column: str) -> OneCircuit | None:
 
 
 # What a summary is of, and the columns that tell its rows apart: of small cosines one wants to know.
-SUMMARISED = {"change": LARGE, "cosine": SMALL}
+SUMMARIZED = {"change": LARGE, "cosine": SMALL}
 STACK = ("model", "other", "stack")
 
 
 def summary_columns() -> tuple[str, ...]:
-    """The columns of `summarise_changes`, in their order."""
-    return spread_columns(SUMMARISED, STACK)
+    """The columns of `summarize_changes`, in their order."""
+    return spread_columns(SUMMARIZED, STACK)
 
 
-def summarise_changes(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize_changes(rows: pd.DataFrame) -> pd.DataFrame:
     """Quartiles over layers and heads of a table of changes, one row for each other model and stack.
 
     With the largest change and the smallest cosine.
     """
-    return summarise_columns(rows, SUMMARISED, STACK)
+    return summarize_columns(rows, SUMMARIZED, STACK)
 
 
 # What conditions may say of the table.

@@ -250,7 +250,7 @@ def _compare(
     if not options.per_head:
         return SiteChanges(layer, None, range(heads), None)
     changes = measure_head_changes(form, other, layout, other_layout)
-    matches = _match(form, other, layout, other_layout, changes)
+    matches = _match_heads(form, other, layout, other_layout, changes)
     if matches != [*range(heads)]:
         other = Form(other.left[matches], other.right, [other.key_heads[match] for match in matches])
         changes = measure_head_changes(form, other, layout, other_layout)
@@ -263,7 +263,9 @@ def _compare(
     return SiteChanges(layer, changes, matches, overlaps)
 
 
-def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, changes: FormChange) -> Sequence[int]:
+def _match_heads(
+    form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, changes: FormChange
+) -> Sequence[int]:
     """The head of the other model that each head is.
 
     Heads keep their numbers unless one has a cosine below `SAME_HEAD` with the head of its number, and the heads that

@@ -64,17 +64,17 @@ def lineage(  # noqa: D417 - the keywords are those of a session
         A DataFrame with one row for each candidate. Its columns are
         `attngeo.changes.lineage_options.LINEAGE_COLUMNS`:
 
-            verdict      one of `VERDICTS`: "related" if z is above 10; "suspicious" if it is not, but above 5, or
-                         heads have the singular values of those of the other model, as in a copy whose stream is
-                         permuted, which `align` finds, or rotated; "not testable" if the test does not apply; else
-                         "no evidence"
-            related      true if the verdict is "related", false for "no evidence", missing for the others
-            similarity   the mean cosine of matched heads, in [−1, 1]; of models that are wider than 512, on as many
-                         coordinates of the stream, drawn at random
-            p_value      share of the permutations with at least this similarity, the observed one included
-            z            standard deviations above the mean of the permutations, or of draws of signs, if that is less
-            layers       those that were compared: both models have them, by stack and number, with heads of one size
-            note         what the outcome means, and caveats; why numbers are missing
+            verdict       one of `VERDICTS`: "related" if z is above 10; "suspicious" if it is not, but above 5, or
+                          heads have the singular values of those of the other model, as in a copy whose stream is
+                          permuted, which `align` finds, or rotated; "not testable" if the test does not apply; else
+                          "no evidence"
+            related       true if the verdict is "related", false for "no evidence", missing for the others
+            similarity    the mean cosine of matched heads, in [−1, 1]; of models that are wider than 512, on as many
+                          coordinates of the stream, drawn at random
+            p_value       share of the permutations with at least this similarity, the observed one included
+            similarity_z  standard deviations above the mean of the permutations, or of draws of signs, if that is less
+            layers        those that were compared: both models have them, by stack and number, with heads of one size
+            note          what the outcome means, and caveats; why numbers are missing
 
         Its `attrs` say how it was made.
 

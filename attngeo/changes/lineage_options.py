@@ -7,10 +7,20 @@ from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.questions.conditions import Checkable
 
 # One row for each candidate.
-LINEAGE_COLUMNS = ("model", "candidate", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
+LINEAGE_COLUMNS = (
+    "model",
+    "candidate",
+    "verdict",
+    "related",
+    "similarity",
+    "p_value",
+    "similarity_z",
+    "layers",
+    "note",
+)
 # Values of the column `verdict`.
 VERDICTS = ("related", "no evidence", "suspicious", "not testable")
-LINEAGE_NUMBERS = ("similarity", "p_value", "z")
+LINEAGE_NUMBERS = ("similarity", "p_value", "similarity_z")
 # What conditions may say of the table.
 CHECKS = Checkable(LINEAGE_NUMBERS, about=("candidate",), units=("rows",))
 # Seeds that torch takes.
@@ -27,7 +37,7 @@ class LineageOptions(Options):
         panel=INPUT,
         metavar="NAME",
     )
-    permutations: int = option(
+    n_permutations: int = option(
         199,
         "Number of random permutations, and of draws of signs; the smallest p is 1/(1 + N)",
         panel=COMPUTATION,

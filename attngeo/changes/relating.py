@@ -23,7 +23,7 @@ from attngeo.embeddings.opening import find_table as find_embeddings
 from attngeo.errors import AttnGeoError, about
 from attngeo.geometry.forms import Form, rescale_form
 from attngeo.geometry.lineage import (
-    MOST,
+    MOST_COORDINATES,
     Coordinates,
     Judgement,
     aligned_similarities,
@@ -217,7 +217,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
         layouts = (layout, other_layout)
         width = forms[0].left.shape[2]
         if width not in drawn:
-            drawn[width] = draw_coordinates(width, options.permutations, options.seed)
+            drawn[width] = draw_coordinates(width, options.n_permutations, options.seed)
         if alignment is None:
             similarities.append(layer_similarities(*forms, layouts, drawn[width]))
         else:
@@ -231,9 +231,11 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
     for name, count in zip(("model", "candidate"), without_form, strict=True):
         if count:
             notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and similar to none")
-    notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
+    notes += [
+        f"{MOST_COORDINATES} of {width} coordinates, drawn at random" for width in drawn if width > MOST_COORDINATES
+    ]
     means = torch.stack(similarities).mean(0)
-    draws = options.permutations if alignment is None else TURNS
+    draws = options.n_permutations if alignment is None else TURNS
     observed, moved, flipped = torch.split(means, [1, draws, draws])
     judgement = judge(torch.cat([observed, moved]))
     of_signs = judge(torch.cat([observed, flipped]))
@@ -258,7 +260,7 @@ def _align(
     """The alignment of both streams, and what is compared of models that have others beside; None if there is none."""
 
     def keep(width: int) -> Tensor:
-        return draw_coordinates(width, options.permutations, options.seed).kept
+        return draw_coordinates(width, options.n_permutations, options.seed).kept
 
     alignment = embeddings.align_streams(store, other, keep, TURNS, options.seed)
     if alignment is None:

@@ -31,7 +31,7 @@ IN_FRONT = "module."
 # What holds the layers of a model in a checkpoint without the prefix of its class.
 HOLDERS = ("block", "blocks", "decoder", "encoder", "h", "layer", "layers")
 # The most parts of a name that are left out one after the other.
-MOST_PARTS = 50
+MOST_NAME_PARTS = 50
 
 
 def read_name(stored: str) -> tuple[str, Role] | None:
@@ -135,6 +135,6 @@ def _list_ends(name: str) -> list[str]:
     The last part alone, such as "weight", is in most names, and never a name.
     """
     parts = name.split(".")
-    if len(parts) > MOST_PARTS:
+    if len(parts) > MOST_NAME_PARTS:
         return []
     return [".".join(parts[first:]) for first in range(1, len(parts))]

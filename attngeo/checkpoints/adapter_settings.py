@@ -85,7 +85,7 @@ INITIALISATIONS = ("eva", "orthogonal")
 LOWER_CASE_INITIALISATIONS = ("gaussian", "mica")
 # How PEFT finds the number of a layer in the name of a module, if no layers_pattern says what comes before it.
 LAYER = r".*?\.[^.]*\.(?P<number>\d+)\."
-MOST_DIGITS = 9
+MOST_LAYER_DIGITS = 9
 # The characters of a name in a message.
 LONGEST_NAME = 150
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
@@ -308,7 +308,7 @@ class LoraSettings:
             match = re.match(pattern, module)  # the pattern is attngeo's own, so that Python's engine ends
             if match is None:
                 continue
-            if len(match["number"]) > MOST_DIGITS:
+            if len(match["number"]) > MOST_LAYER_DIGITS:
                 return False
             return int(match["number"]) in (chosen if isinstance(chosen, list) else [chosen])
         return False

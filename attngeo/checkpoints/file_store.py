@@ -49,7 +49,7 @@ NUMBER = re.compile(r"\d+")
 # What trainings with rounded weights keep beside them: of torch, of NVIDIA's modelopt, and of torchao and torchtune.
 ROUNDING = re.compile(r"(.+\.weight)_(?:fake_quant|quantizer|fake_quantizer)\..+")
 # Threads that read headers of files on this machine: a file server answers several at once.
-MOST_AT_ONCE = 8
+MOST_HEADER_THREADS = 8
 
 
 class Folder:
@@ -249,7 +249,7 @@ class FileStore(TensorStore):
             if self._index is None or not self._is_compared_here or not others:
                 self._is_compared = True
                 return
-            with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix=THREADS) as threads:
+            with ThreadPoolExecutor(MOST_HEADER_THREADS, thread_name_prefix=THREADS) as threads:
                 by_file = dict(zip(others, threads.map(self._list_stored, others), strict=True))
             with about(self.ref):
                 for file, names in by_file.items():

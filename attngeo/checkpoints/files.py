@@ -15,7 +15,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.bounds.names import list_names, name_type
-from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, NotTextError, read_small_text
+from attngeo.bounds.small_files import (
+    MOST_CONFIG_BYTES,
+    MOST_INDEX_BYTES,
+    MOST_TOKENISER_BYTES,
+    NotTextError,
+    read_small_text,
+)
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
@@ -33,7 +39,7 @@ LONGEST_NAME = 200
 # Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
 SMALL = ("config.json", ADAPTER, "generation_config.json", "modules.json", ".gitattributes", "README.md")
 # A thousand times the bytes of the largest models that are known.
-MOST_TOTAL = 10**15
+MOST_MODEL_BYTES = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # Meta's files of a model that was trained on several devices, numbered from 00: each has some heads of every layer.
@@ -200,7 +206,7 @@ def limit_of(file: str) -> int | None:
         return MOST_INDEX_BYTES
     if is_weights(file):
         return None
-    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
+    return MOST_CONFIG_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
 def require_format(file: str) -> Format:
@@ -234,7 +240,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_object(path, check=_check_model_type)
 
 
-def read_object(path: Path, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
+def read_object(path: Path, most: int = MOST_CONFIG_BYTES, check: Check | None = None) -> dict[str, Any]:
     """The JSON object in a file.
 
     Args:
@@ -322,7 +328,7 @@ def read_index(path: Path) -> Index:
     weight_map = {name: str(PurePosixPath(file)) for name, file in stated.items()}
     metadata = content.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    is_plausible = type(total) is int and 0 < total < MOST_TOTAL
+    is_plausible = type(total) is int and 0 < total < MOST_MODEL_BYTES
     return Index(weight_map, total if is_plausible else None)
 
 

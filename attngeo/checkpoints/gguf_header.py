@@ -27,8 +27,8 @@ CHUNK = 1 << 20
 # Limits that no real file reaches: bytes of a header and of a text, texts of a list, of all lists.
 LONGEST_HEADER = 1 << 29
 LONGEST_TEXT = 1 << 24
-MOST_TEXTS = 1 << 20
-MOST_SKIPPED = 1 << 22
+MOST_TEXTS_READ = 1 << 20
+MOST_VALUES_SKIPPED = 1 << 22
 # The number of a type of value in the header → how `struct` reads it; 8 is a text, 9 a list.
 VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT = 8
@@ -134,8 +134,8 @@ class HeaderReader:
             raw = self.take(struct.calcsize(form) * count)
             return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
         self._texts += count
-        most = MOST_TEXTS if is_wanted else self._source.size // 8
-        if count > most or self._texts > MOST_SKIPPED:
+        most = MOST_TEXTS_READ if is_wanted else self._source.size // 8
+        if count > most or self._texts > MOST_VALUES_SKIPPED:
             raise self.broken(f"announces a list of {count:,} texts")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]

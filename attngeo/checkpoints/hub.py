@@ -33,7 +33,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds.small_files import MOST_BYTES, read_small_text
+from attngeo.bounds.small_files import MOST_CONFIG_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, is_inside, read_index, usual_names
 from attngeo.checkpoints.patience import ServerRules, require_answers
@@ -135,7 +135,7 @@ class Repository:
         if path is None:
             return ""
         try:
-            modules = json.loads(read_small_text(path, MOST_BYTES))
+            modules = json.loads(read_small_text(path, MOST_CONFIG_BYTES))
             folders = [module["path"] for module in modules if module["type"].endswith(".Transformer")]
         except (OSError, *MALFORMED):
             return ""
@@ -323,7 +323,7 @@ class Repository:
         cache = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
         note = cache / "refs" / (self.revision or constants.DEFAULT_REVISION)
         try:
-            commit = read_small_text(note, MOST_BYTES)
+            commit = read_small_text(note, MOST_CONFIG_BYTES)
         except (OSError, ValueError):
             return ""
         if commit == commit.strip():

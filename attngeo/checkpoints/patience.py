@@ -23,7 +23,7 @@ from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES
+from attngeo.bounds.small_files import MOST_CONFIG_BYTES, MOST_INDEX_BYTES
 from attngeo.checkpoints.files import limit_of
 from attngeo.errors import CorruptCheckpointError, NetworkError, about, first_line, hide_secrets
 
@@ -38,7 +38,7 @@ NEVER = 10**9
 MOST_TIMEOUTS = 6
 SLOWEST = 1000
 # So many connections that fail at once, one after another with longer and longer waits: there is no network.
-MOST_CONNECTIONS = 3
+MOST_FAILED_CONNECTIONS = 3
 # The statuses for which huggingface_hub tries again.
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
@@ -46,7 +46,7 @@ BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
 # times as long. A data set may have more files.
 MOST_LISTING_BYTES = 8 << 20
 # Pages of such a list; the Hub puts a thousand files on each.
-MOST_PAGES = 100
+MOST_LISTING_PAGES = 100
 # How an answer may be packed although plain bytes are asked for, and the bytes of it that are unpacked at once.
 PACKINGS = ("gzip", "x-gzip", "deflate")
 UNPACKED_AT_ONCE = 1 << 16
@@ -71,8 +71,8 @@ def require_answers(subject: str) -> Iterator[ServerRules]:
 
     Raises:
         NetworkError: A server asks for more than LONGEST_WAIT seconds, does not answer, sends almost nothing or more
-            than it has announced, a list of more than MOST_PAGES pages, or packed bytes that it was not asked for, or
-            names a commit or hash that is none; or SSL_CERT_FILE names no certificates.
+            than it has announced, a list of more than MOST_LISTING_PAGES pages, or packed bytes that it was not asked
+            for, or names a commit or hash that is none; or SSL_CERT_FILE names no certificates.
         CorruptCheckpointError: A file is longer than `limit_of` allows.
     """
     watch_clients()
@@ -250,8 +250,8 @@ class ServerRules:
             self._unanswered_since = self._unanswered_since or now
             self._unanswered += 1
             silence = now - self._unanswered_since
-            if self._unanswered > MOST_CONNECTIONS and silence < limit:
-                raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
+            if self._unanswered > MOST_FAILED_CONNECTIONS and silence < limit:
+                raise OfflineModeIsEnabled(f"{MOST_FAILED_CONNECTIONS} connections have failed")
             if silence > MOST_TIMEOUTS * limit:
                 raise NetworkError(
                     f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, "
@@ -297,7 +297,7 @@ class ServerRules:
         if self._counts_failures:
             return Limit()
         if response.is_error:
-            return Limit(f"the refusal of {server}", MOST_BYTES)
+            return Limit(f"the refusal of {server}", MOST_CONFIG_BYTES)
         url = response.request.url
         size = _read_size(response)
         limit = self._limits.get(str(url), Limit())
@@ -317,7 +317,7 @@ class ServerRules:
                 self._limits[str(target)] = limit
                 if str(url) in self._counts:
                     self._counts[str(target)] = self._counts[str(url)]
-            return Limit(f"the redirection of {server}", MOST_BYTES)
+            return Limit(f"the redirection of {server}", MOST_CONFIG_BYTES)
         limit.check(size or 0)
         return limit
 
@@ -327,9 +327,9 @@ class ServerRules:
         following = response.links.get("next", {}).get("url")
         if following is None or self._counts_failures:
             return count
-        if count.pages >= MOST_PAGES:
+        if count.pages >= MOST_LISTING_PAGES:
             raise NetworkError(
-                f"{server} sends a list of more than {MOST_PAGES} pages; give another revision, or a folder"
+                f"{server} sends a list of more than {MOST_LISTING_PAGES} pages; give another revision, or a folder"
             )
         count.pages += 1
         with suppress(httpx.InvalidURL):  # which huggingface_hub will say

@@ -16,8 +16,8 @@ import regex
 
 # Far more than the patterns of adapters take: microseconds.
 SECONDS = 2.0
-MOST_CHARACTERS = 100_000
-MOST_REPETITIONS = 10_000
+MOST_PATTERN_CHARACTERS = 100_000
+MOST_PATTERN_REPETITIONS = 10_000
 # Compiled patterns that are kept: an adapter may have one for each module of a large model.
 MOST_PATTERNS = 4096
 # A number of repetitions; Python refuses one of more digits.
@@ -48,8 +48,10 @@ def _search(find: Callable[..., object], text: str) -> bool:
 @lru_cache(MOST_PATTERNS)
 def _compile(pattern: str) -> regex.Pattern[str]:
     counts = [max(1, int(count)) for count in COUNT.findall(pattern)]
-    if len(pattern) > MOST_CHARACTERS or math.prod(counts) > MOST_REPETITIONS:
-        raise PatternError(f"has more than {MOST_CHARACTERS:,} characters or {MOST_REPETITIONS:,} repetitions")
+    if len(pattern) > MOST_PATTERN_CHARACTERS or math.prod(counts) > MOST_PATTERN_REPETITIONS:
+        raise PatternError(
+            f"has more than {MOST_PATTERN_CHARACTERS:,} characters or {MOST_PATTERN_REPETITIONS:,} repetitions"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # of what may get another meaning

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from attngeo.checkpoints.store import MOST_DIMENSIONS
+from attngeo.checkpoints.store import MOST_TENSOR_DIMENSIONS
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsafeCheckpointError, first_line
 
 # Bytes of a pickle that is read as a whole, or of another list of the tensors; 300 bytes a tensor are usual for both.
@@ -28,7 +28,7 @@ LONGEST = 100_000_000
 KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 LONGEST_KEY = 64
 # Ten times those of a checkpoint of 100,000 tensors.
-MOST_VALUES = 20_000_000
+MOST_PICKLE_VALUES = 20_000_000
 STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
@@ -174,8 +174,8 @@ class TorchUnpickler(pickle._Unpickler):
     def _count(self, *arguments: Any) -> None:
         """Raise ValueError if objects are made of the same long list again and again."""
         self._values += sum(len(value) for value in arguments if isinstance(value, list | tuple | dict))
-        if self._values > MOST_VALUES:
-            raise ValueError(f"its objects are made of more than {MOST_VALUES:,} values")
+        if self._values > MOST_PICKLE_VALUES:
+            raise ValueError(f"its objects are made of more than {MOST_PICKLE_VALUES:,} values")
 
 
 for _opcode in pickletools.opcodes:
@@ -240,7 +240,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, meta
     types = (SavedStorage | None, torch.dtype, int, tuple, tuple)
     is_tensor = (
         all(map(isinstance, saved, types))
-        and len(shape) == len(strides) <= MOST_DIMENSIONS
+        and len(shape) == len(strides) <= MOST_TENSOR_DIMENSIONS
         and all(map(_is_size, (offset, *shape, *strides)))
     )
     if not is_tensor:

@@ -52,7 +52,7 @@ WHOLE = 200
 # The header Content-Range: first byte, last byte (inclusive), and size of the file.
 CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 # The most connections that are given up because they are slow, for one part of a range.
-MOST_DROPS = 8
+MOST_DROPPED_CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class RemoteFile:
             now = time.monotonic()
             if speed is None:  # time starts at the first block, without the wait for the server and for this thread
                 speed = Speed(speeds, threading.get_ident(), now)
-            if speed.is_slow(len(block), len(view) - end, now) and download.drops < MOST_DROPS:
+            if speed.is_slow(len(block), len(view) - end, now) and download.drops < MOST_DROPPED_CONNECTIONS:
                 raise _SlowError("much slower than others")
         if download.received < len(view):
             raise _BrokenError(f"{download.received:,} bytes came, expected {len(view):,}")

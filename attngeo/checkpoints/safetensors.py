@@ -22,7 +22,7 @@ import torch
 from attngeo.bounds.names import name_type
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.first_bytes import SAFETENSORS
-from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
+from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_TENSOR_DIMENSIONS, TensorInfo
 from attngeo.checkpoints.tensor_file import ByteSource, TensorFile, explain_content, read_bytes
 from attngeo.errors import CorruptCheckpointError
 
@@ -125,7 +125,7 @@ def check_entry(name: str, entry: Any, data_start: int) -> TensorInfo:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if (
             len(entry) == 3
             and dtype in DTYPE_BITS
-            and len(shape) <= MOST_DIMENSIONS
+            and len(shape) <= MOST_TENSOR_DIMENSIONS
             and all(type(size) is int and 0 <= size < LARGEST_SIZE for size in shape)
         ):
             bits = math.prod(shape) * DTYPE_BITS[dtype]

@@ -34,7 +34,7 @@ DTYPES: dict[str, torch.dtype] = {
 DTYPE_BITS = {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # As many as torch allows.
-MOST_DIMENSIONS = 64
+MOST_TENSOR_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
 # The sections of config.json that may describe the text part of a model, as transformers' get_text_config has them.
 TEXT_SECTIONS = ("decoder", "generator", "text_config")

@@ -17,7 +17,7 @@ from attngeo.checkpoints.files import ADAPTER, is_weights
 # bert-tiny.
 SIMILAR = 0.8
 # Number of files and folders that are looked at next to a path.
-MOST_NEIGHBOURS = 1000
+MOST_FILES_NEARBY = 1000
 
 
 def did_you_mean(text: str) -> str:
@@ -30,7 +30,7 @@ def did_you_mean(text: str) -> str:
     path = Path(text)
     folder = path.parent
     try:
-        neighbours = [str(folder / entry.name) for entry in islice(folder.iterdir(), MOST_NEIGHBOURS)]
+        neighbours = [str(folder / entry.name) for entry in islice(folder.iterdir(), MOST_FILES_NEARBY)]
     except OSError:
         neighbours = []
     candidates: dict[str, str] = {}  # in lower case, with and without what is before the last slash → the reference

@@ -68,11 +68,11 @@ def compose(  # noqa: D417 - the keywords are those of a session
         progress: called before each layer.
 
     Returns:
-        A DataFrame with the columns `attngeo.circuits.compose_options.COLUMNS`: one row for each kind and pair of heads
-        of which the second one is in a later layer. composition and z are missing if a form is zero or not finite. Its
-        `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
-        to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
-        among these).
+        A DataFrame with the columns `attngeo.circuits.compose_options.COMPOSE_COLUMNS`: one row for each kind and pair
+        of heads of which the second one is in a later layer. composition and composition_z are missing if a form is
+        zero or not finite. Its `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of
+        stacks: kind, from_stack, to_stack, threshold, impossible (number of impossible pairs), pairs, above (the
+        threshold), expected (false ones among these).
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -90,14 +90,14 @@ def compose(  # noqa: D417 - the keywords are those of a session
 def _is_sound(record: Mapping[str, Any]) -> bool:
     """Whether a record that was kept has a known kind, and a value for each pair of heads."""
     pairs = (record["from_heads"] or 0) * (record["to_heads"] or 0)
-    lengths = {len(record[name] or ()) for name in ("composition", "z")}
+    lengths = {len(record[name] or ()) for name in ("composition", "composition_z")}
     return record["kind"] in KINDS and lengths == {pairs}
 
 
 # The form of the records that are kept.
 COMPOSITION_FORM = KEPT_FORM._replace(
-    lists=("composition", "z"),
-    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
+    lists=("composition", "composition_z"),
+    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "composition_z"),
     is_sound=_is_sound,
 )
 
@@ -120,7 +120,7 @@ def _build_rows(record: Record, threshold: float) -> pd.DataFrame:
     """One row for each pair of heads of a record."""
     heads = record["from_heads"]
     others = record["to_heads"]
-    z = np.array(record["z"], dtype=float)
+    z = np.array(record["composition_z"], dtype=float)
     return pd.DataFrame(
         {
             "kind": record["kind"],
@@ -131,7 +131,7 @@ def _build_rows(record: Record, threshold: float) -> pd.DataFrame:
             "to_layer": record["to_layer"],
             "to_head": np.tile(np.arange(others), heads),
             "composition": np.array(record["composition"], dtype=float),
-            "z": z,
+            "composition_z": z,
             "above_threshold": z > threshold,
             "note": record["note"],
         }
@@ -144,7 +144,7 @@ def _find_thresholds(records: Iterable[Record]) -> list[dict[str, Any]]:
     impossible: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
     for record in records:
         route = (record["kind"], record["from_route"], record["to_route"])
-        z = np.array(record["z"], dtype=float)
+        z = np.array(record["composition_z"], dtype=float)
         group = possible if record["is_possible"] else impossible
         group.setdefault(route, []).append(z[np.isfinite(z)])
     thresholds = []

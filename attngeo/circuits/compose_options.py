@@ -15,14 +15,14 @@ from attngeo.questions.conditions import Checkable
 # What a head reads with: its queries, its keys or its values.
 KINDS = ("q", "k", "v")
 # One row for each causal pair of heads and kind.
-COLUMNS = (
-    "model", "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition", "z",
-    "above_threshold", "note",
+COMPOSE_COLUMNS = (
+    "model", "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition",
+    "composition_z", "above_threshold", "note",
 )  # fmt: skip
 # The columns of numbers, which conditions may name.
-NUMBERS = ("composition", "z", "above_threshold")
+COMPOSE_NUMBERS = ("composition", "composition_z", "above_threshold")
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("model", "kind", "from_stack", "to_stack"), units=("pairs",))
+CHECKS = Checkable(COMPOSE_NUMBERS, about=("model", "kind", "from_stack", "to_stack"), units=("pairs",))
 
 
 def parse_kinds(kinds: Any) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.projections import require_outputs
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.pairs import Direction, LayerPair, list_pairs
-from attngeo.geometry.composition import compositions, fold, standardise, unevenness
+from attngeo.geometry.composition import compositions, fold, standardize, unevenness
 from attngeo.layouts.layout import AttentionSite
 from attngeo.questions.making import Making
 
@@ -178,7 +178,7 @@ def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedSite], direc
     for kind in direction.kinds:
         read = heads[direction.reader][kind]
         squares = compositions(written.factors, read.factors)
-        z = standardise(squares, written.unevenness, read.unevenness, written.factors.shape[-1])
+        z = standardize(squares, written.unevenness, read.unevenness, written.factors.shape[-1])
         notes = (*written.notes, *read.notes)
         yield {
             "kind": kind,
@@ -192,6 +192,6 @@ def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedSite], direc
             "from_heads": writer.heads,
             "to_heads": reader.heads,
             "composition": squares.sqrt().flatten().tolist(),
-            "z": z.flatten().tolist(),
+            "composition_z": z.flatten().tolist(),
             "note": "; ".join(dict.fromkeys(notes)),
         }

@@ -6,9 +6,9 @@ from typing import Literal
 
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
-COLUMNS = (
+WORD_COLUMNS = (
     "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
-    "value", "chance",
+    "value", "value_chance",
 )  # fmt: skip
 
 

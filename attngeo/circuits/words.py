@@ -22,7 +22,7 @@ from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF, advise
 from attngeo.circuits.products import HeadFactors, Side, copying_score, find_pairs
-from attngeo.circuits.word_options import COLUMNS, WordOptions
+from attngeo.circuits.word_options import WORD_COLUMNS, WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
@@ -85,11 +85,12 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
             other, other_id
             rank              from 1, among all pairs of a kind, or among those of the token
             value             of the pair
-            chance            the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
+            value_chance      the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
                               and of `other` each on their own
 
         Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
-        `copying_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
+        `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled
+        dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -114,8 +115,8 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         inputs = open_table()
         outputs = inputs if output_table == table else open_table(table="output")
         with about(inputs.ref):
-            tokens = Side(inputs, inputs.candidate_rows("all"))
-            others = Side(outputs, outputs.candidate_rows("all"))
+            tokens = Side(inputs, inputs.answer_rows("all"))
+            others = Side(outputs, outputs.answer_rows("all"))
             for side, factor in ((tokens, circuit.left), (others, circuit.right)):
                 _require_width(site, side.embedding, factor)
             asked = tokens if labels is None else Side(inputs, _find_rows(labels, inputs))
@@ -132,11 +133,11 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
                     device=device,
                     progress=session.progress,
                 )
-                parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, chance=find(shuffled)["value"]))
+                parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, value_chance=find(shuffled)["value"]))
             copying: dict[str, float] = {}
             if options.circuit == "ov":
                 copying["copying_score"] = copying_score(tokens, others, circuit)
-                copying["copying_chance"] = copying_score(tokens, others, shuffled)
+                copying["copying_score_chance"] = copying_score(tokens, others, shuffled)
     place = {
         "model": inputs.ref,
         "revision": inputs.revision,
@@ -145,7 +146,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         "head": options.head,
         "circuit": options.circuit,
     }
-    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
+    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*WORD_COLUMNS]]
     notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options)
@@ -260,7 +261,7 @@ def _read_labels(file: str) -> dict[str, str]:
 
 def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
     """The rows of tokens in the embeddings, int64. Raises UsageError for one that the model does not have."""
-    rows = {printable(embedding.labels[row]): row for row in reversed(embedding.candidate_rows("all").tolist())}
+    rows = {printable(embedding.labels[row]): row for row in reversed(embedding.answer_rows("all").tolist())}
     for label, place in labels.items():
         if label not in rows:
             advice = advise(label, rows, "the column token of a run without $tokens has tokens as they are written")

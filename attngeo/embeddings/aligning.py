@@ -22,7 +22,7 @@ from attngeo.errors import about
 from attngeo.geometry.spectra import to_float64
 
 # Rows that are read of each table. The first tokens of a vocabulary are the commonest ones.
-MOST_ROWS = 16384
+MOST_TABLE_ROWS = 16384
 
 
 class Alignment(NamedTuple):
@@ -45,7 +45,7 @@ def align_streams(
 ) -> Alignment | None:
     """Assign the columns of two tables of token embeddings, so that the sum of their cosines is largest.
 
-    Reads as many of the first rows as both have, at most MOST_ROWS. Only a permutation is found, no rotation.
+    Reads as many of the first rows as both have, at most MOST_TABLE_ROWS. Only a permutation is found, no rotation.
 
     Args:
         store: one model.
@@ -70,7 +70,7 @@ def align_streams(
     width = shapes[0][1]
     if shapes[1][1] != width:
         return None
-    rows = min(shapes[0][0], shapes[1][0], MOST_ROWS)
+    rows = min(shapes[0][0], shapes[1][0], MOST_TABLE_ROWS)
     ours, theirs = (_read_rows(opened, name, rows) for opened, name in zip(tables, names, strict=True))
     products = to_float64(torch.nn.functional.normalize(ours, dim=0).T @ theirs)
     gram = to_float64(theirs.T @ theirs)

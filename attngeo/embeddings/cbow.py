@@ -128,7 +128,7 @@ class _Sentences:
             raise CorruptCheckpointError("not UTF-8 text; convert it first") from None
         if not self.options.keep_case:
             text = text.lower()
-        words = text.split() if self.options.tokenised else list(tokenize(text))
+        words = text.split() if self.options.tokenized else list(tokenize(text))
         # gensim truncates longer sentences, so a text without line ends would lose most of its words.
         for start in range(0, len(words), LONGEST_SENTENCE):
             yield words[start : start + LONGEST_SENTENCE]

@@ -24,7 +24,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.pre_tokenizers import ByteLevel as ByteLevelEncoder
 from torch import Tensor
 
-from attngeo.choices import Candidates
+from attngeo.choices import Answers
 from attngeo.errors import CorruptCheckpointError
 
 # A vocabulary is cased if more than this share of its words has a capital.
@@ -96,15 +96,15 @@ class Embedding:
         rows, width = self.matrix.shape
         return f"Embedding({self.ref!r}: {rows:,} vectors of {width} dimensions, {int(self.is_word.sum()):,} words)"
 
-    def candidate_rows(self, candidates: Candidates) -> Tensor:
+    def answer_rows(self, answers: Answers) -> Tensor:
         """The numbers of the rows that may be answers, [n], int64, in ascending order: words, or all entries."""
-        is_candidate = self.is_word if candidates == "words" else self.is_entry
-        return is_candidate.nonzero()[:, 0]
+        is_answer = self.is_word if answers == "words" else self.is_entry
+        return is_answer.nonzero()[:, 0]
 
     @property
     def is_cased(self) -> bool:
         """Whether more than LEAST_CASED_SHARE of the words have a capital."""
-        words = [self.labels[row] for row in self.candidate_rows("words").tolist()]
+        words = [self.labels[row] for row in self.answer_rows("words").tolist()]
         cased_count: int = sum(word != word.lower() for word in words)
         return bool(cased_count > LEAST_CASED_SHARE * len(words))
 

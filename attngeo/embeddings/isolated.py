@@ -45,7 +45,7 @@ SECONDS_TO_READ = 5
 SECONDS_PER_MILLION = 1
 SECONDS_FOR_WORD = 2
 # Tokens of one word. A word of a thousand letters has as many bytes, or a few times as many.
-MOST_TOKENS = 10_000
+MOST_WORD_TOKENS = 10_000
 # The program of the process. Folders in which its packages are come after those of Python itself.
 PROGRAM = "import sys; sys.path += sys.argv[1:]; from attngeo.embeddings.isolated import serve; serve()"
 # Bytes that say how long the file is.
@@ -244,8 +244,8 @@ def serve() -> None:
 def _cut(tokens: FastTokens | None, word: str) -> dict[str, Any]:
     assert tokens is not None
     ids = tokens.encode(word)
-    if len(ids) > MOST_TOKENS:
-        return {"error": f"{len(ids):,} tokens, expected at most {MOST_TOKENS:,}"}
+    if len(ids) > MOST_WORD_TOKENS:
+        return {"error": f"{len(ids):,} tokens, expected at most {MOST_WORD_TOKENS:,}"}
     return {"ids": ids}
 
 

@@ -16,12 +16,7 @@ class CbowOptions(Options):
     negative: int = option(5, "Negative samples for each word", panel=MODEL, least=1)
     min_count: int = option(5, "Leave out words that occur less often", panel=INPUT, least=1)
     keep_case: bool = option(False, "Keep capitals; the default converts words to lower case", panel=INPUT)
-    tokenised: bool = option(
-        False,
-        "Split words only at spaces; by default, words are runs of letters",
-        panel=INPUT,
-        flags=("--tokenised", "--tokenized"),
-    )
+    tokenized: bool = option(False, "Split words only at spaces; by default, words are runs of letters", panel=INPUT)
     epochs: int = option(5, "Passes over the text", panel=OPTIMISATION, least=1)
     seed: int = option(1, "Seed of the random numbers", panel=COMPUTATION, least=0, most=2**32 - 1)
     workers: int = option(1, "Number of threads; results are reproducible only with 1", panel=RUNNING, least=1)

@@ -57,9 +57,9 @@ STEP = 1 / 32
 LEAST_STEP_BYTES = 1 << 22
 # A file is refused once it has as many lines or vectors that are left out, and more of them than are kept: the rest of
 # it would take long.
-MOST_LEFT_OUT = 100_000
+MOST_LINES_LEFT_OUT = 100_000
 # Empty lines are no fault. A file is refused once it has this many times as many of them as vectors.
-MOST_EMPTY = 10
+MOST_EMPTY_LINES_PER_VECTOR = 10
 
 HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,6})\s*")
 # Bytes that texts do not have, and float32 numbers nearly always have.
@@ -67,7 +67,7 @@ CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 LONGEST_WORD = 4096
 # Bytes of numbers in a text. A float32 vector has a sixteenth of them, and a text that was damaged has most.
 NUMERALS = re.compile(rb"[0-9.eE+\s-]+")
-MOST_NUMERALS = 0.6
+MOST_NUMERAL_SHARE = 0.6
 # Bytes of vectors that are examined for numerals, and the least that show anything.
 SAMPLE, LEAST_BYTES = 4096, 12
 # The end of a word with spaces, at the start of what is read as its vector. One of 170 vectors begins like this, too.
@@ -233,13 +233,13 @@ class RowCollector:
         """Count a line or vector that is left out. Raises CorruptCheckpointError if there are too many."""
         numbers = self._left_out.setdefault(reason, [])
         numbers.append(number)
-        if len(numbers) > max(MOST_LEFT_OUT, len(self._row_of)):
+        if len(numbers) > max(MOST_LINES_LEFT_OUT, len(self._row_of)):
             raise self._refuse(self._describe_left_out())
 
     def skip_empty(self) -> None:
         """Count an empty line. Raises CorruptCheckpointError if there are too many: a .gz of them may have no end."""
         self._empty += 1
-        if self._empty > max(MOST_LEFT_OUT, MOST_EMPTY * len(self._row_of)):
+        if self._empty > max(MOST_LINES_LEFT_OUT, MOST_EMPTY_LINES_PER_VECTOR * len(self._row_of)):
             raise self._refuse(f"{self._empty:,} empty lines")
 
     def _refuse(self, problem: str) -> CorruptCheckpointError:
@@ -412,7 +412,7 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
             record += 1
         joined = b"".join(vectors)
         sample = joined[:SAMPLE]
-        if len(sample) >= LEAST_BYTES and len(NUMERALS.sub(b"", sample)) < (1 - MOST_NUMERALS) * len(sample):
+        if len(sample) >= LEAST_BYTES and len(NUMERALS.sub(b"", sample)) < (1 - MOST_NUMERAL_SHARE) * len(sample):
             raise CorruptCheckpointError(
                 "a text after its first line, but its second line is not a word and numbers; copy or download it again"
             )

@@ -16,7 +16,7 @@ LEVELS = ("overall", "type", "category")
 # Pixels.
 BAR_HEIGHT, BETWEEN, AROUND = 16, 8, 160
 # The title names the number of questions if there are no more different ones than this; the hovers always do.
-MOST_COUNTS = 2
+MOST_QUESTION_COUNTS = 2
 
 
 def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
@@ -86,7 +86,7 @@ def _count_questions(rows: pd.DataFrame) -> str:
     """How many questions were known overall, if the models do not differ much in it."""
     known = rows.loc[rows["level"] == "overall", "known"].dropna()
     counts = sorted({f"{int(count):,}" for count in known})
-    return f"{' or '.join(counts)} questions" if 0 < len(counts) <= MOST_COUNTS else ""
+    return f"{' or '.join(counts)} questions" if 0 < len(counts) <= MOST_QUESTION_COUNTS else ""
 
 
 def _label(name: str) -> str:

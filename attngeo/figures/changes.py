@@ -14,7 +14,7 @@ from attngeo.figures.names import escape_name, name_form
 from attngeo.figures.style import (
     MAGNITUDE,
     MODELS,
-    MOST_TOGETHER,
+    MOST_MODELS_TOGETHER,
     Look,
     Panel,
     choose_ticks,
@@ -122,7 +122,7 @@ def _pivot(heads: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _choose_looks(panels: list[Panel]) -> list[Look]:
     """What tells the lines apart."""
-    if len(panels) <= MOST_TOGETHER:
+    if len(panels) <= MOST_MODELS_TOGETHER:
         return tell_apart(panels)
     return [Look(colour, "solid", "circle") for colour in sample_colours(MODELS, len(panels), FIRST_SHARE, LAST_SHARE)]
 

@@ -245,7 +245,7 @@ def _build_share_axis(largest: float, number_format: str) -> dict[str, Any]:
 
 VECTORS = ("query", "key", "value")
 # More rows of a map of vectors than this are not all named.
-MOST_NAMED = 80
+MOST_ROWS_NAMED = 80
 
 
 def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
@@ -289,7 +289,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         )
         figure.update_xaxes(showgrid=False, tickangle=0, tickfont={"size": 9}, **choose_ticks(table.columns), **subplot)
     named_rows = list(range(len(items)))
-    if len(items) > MOST_NAMED:
+    if len(items) > MOST_ROWS_NAMED:
         named_rows = choose_ticks(pd.RangeIndex(len(items)))["tickvals"]
     figure.update_xaxes(title="number", row=len(heads))
     figure.update_yaxes(
@@ -308,7 +308,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
 
 
 # Places that an error lists, and places of a panel that have their names beside them.
-MOST_LISTED, MOST_PLACES = 10, 16
+MOST_PLACES_LISTED, MOST_PLACES_NAMED = 10, 16
 # Pixels: the height of a map, and the diameters of the least and the largest point and of the masked place.
 MAP_HEIGHT, SMALLEST, LARGEST, STAR = 640, 4, 18, 15
 
@@ -354,7 +354,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             places,
             row,
             customdata=escape_names(places["other"]),
-            text=names[:MOST_PLACES] + [""] * len(names[MOST_PLACES:]),
+            text=names[:MOST_PLACES_NAMED] + [""] * len(names[MOST_PLACES_NAMED:]),
             textfont={"size": 11},
             marker={
                 "size": places["size"],
@@ -398,8 +398,8 @@ def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
     """
     masked_places = list(rows["place"].unique())
     if len(masked_places) > 1:
-        listed = "; ".join(map(str, masked_places[:MOST_LISTED]))
-        more = " …" if len(masked_places) > MOST_LISTED else ""
+        listed = "; ".join(map(str, masked_places[:MOST_PLACES_LISTED]))
+        more = " …" if len(masked_places) > MOST_PLACES_LISTED else ""
         raise UsageError(
             f"{len(masked_places):,} masked places, expected one; choose it by $where, place=one of: {listed}{more}",
             "where",

@@ -172,8 +172,8 @@ METRICS = {"mse": "mean squared error", "loss": "loss", "cross_entropy": "cross-
 OURS, FACTORS = "efa", "fm"
 NAMES = {OURS: "EFA", FACTORS: "factor model"}
 # Settings that are numbers, by the letter before the number. Errors over neighbours have a log scale.
-NEIGHBOURS, SEQUENCES = "k", "N"
-TITLES = {NEIGHBOURS: "neighbours of the factor model, k", SEQUENCES: "sequences that train, N (log scale)"}
+NEIGHBORS, SEQUENCES = "k", "N"
+TITLES = {NEIGHBORS: "neighbours of the factor model, k", SEQUENCES: "sequences that train, N (log scale)"}
 DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
 # From this ratio of errors on, ticks are powers of 10, not of 2.
 WIDE = 64
@@ -298,7 +298,7 @@ def _add_counts(figure: go.Figure, rows: pd.DataFrame, row: int) -> None:
         range=[first - 2 * edge, last + 2 * edge],
         zeroline=False,
     )
-    if letter == NEIGHBOURS:
+    if letter == NEIGHBORS:
         errors = pd.concat([rows["value"], rows["published"]]).dropna()
         is_wide = errors.max() > WIDE * errors.min()
         figure.update_yaxes(type="log", tick0=1, dtick=1 if is_wide else math.log10(2), tickformat=".3~g", row=row)

@@ -29,7 +29,7 @@ from attngeo.figures.style import (
 )
 
 # Tokens of a sequence that axes have room to name, and the fewest that a map is made for.
-MOST_TOKENS, FEWEST_TOKENS = 64, 24
+MOST_TOKENS_NAMED, FEWEST_TOKENS = 64, 24
 # Pixels of a token on both axes, and around their map.
 TOKEN, MARGIN = 11, 220
 
@@ -172,7 +172,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         hovertemplate="%{customdata[0]} attends to %{customdata[1]}<br>%{z:.3g}<extra></extra>",
     )
     figure = go.Figure(heatmap)
-    if len(names) <= MOST_TOKENS:  # a token may occur twice, so that axes have numbers
+    if len(names) <= MOST_TOKENS_NAMED:  # a token may occur twice, so that axes have numbers
         ticks = list(range(len(names)))
         figure.update_xaxes(tickvals=ticks, ticktext=names, tickangle=-90)
         figure.update_yaxes(tickvals=ticks, ticktext=names)

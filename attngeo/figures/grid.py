@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 # Panels in a line at most, of more panels than make one line.
-MOST_ACROSS = 4
+MOST_PANELS_ACROSS = 4
 # Pixels: the height of a panel in a figure of more than two lines, the room between lines and around all.
 PANEL_HEIGHT, BETWEEN, AROUND = 150, 56, 190
 # Characters of the name of a panel, and the size of its type in pixels.
@@ -23,11 +23,11 @@ def choose_columns(panels: int) -> int:
     >>> [choose_columns(panels) for panels in (1, 2, 3, 4, 6, 12, 40)]
     [1, 2, 3, 2, 3, 4, 4]
     """
-    if panels < MOST_ACROSS:
+    if panels < MOST_PANELS_ACROSS:
         return panels
-    if panels == MOST_ACROSS:
+    if panels == MOST_PANELS_ACROSS:
         return 2
-    return 3 if panels <= 6 else MOST_ACROSS
+    return 3 if panels <= 6 else MOST_PANELS_ACROSS
 
 
 def make_grid(titles: Sequence[str], columns: int) -> tuple[go.Figure, list[Subplot]]:

@@ -113,7 +113,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
     marked = []
     for panel, axis in enumerate(("row", "column"), 1):
         outliers = counts[(counts["axis"] == axis) & (counts[unit] > 0)]
-        is_marked = outliers[f"{unit}_by_chance"] < 1
+        is_marked = outliers[f"{unit}_chance"] < 1
         marked.append(f"{int(is_marked.sum())} {axis}s")
         for rows, colour in ((outliers[~is_marked], GUIDE), (outliers[is_marked], MARKED)):
             figure.add_scatter(
@@ -122,7 +122,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
                 mode="markers",
                 marker={"color": colour, "size": 5},
                 showlegend=False,
-                customdata=rows[["layers", "heads", f"{unit}_by_chance"]],
+                customdata=rows[["layers", "heads", f"{unit}_chance"]],
                 hovertemplate=f"{axis} %{{x}}<br>outlier of %{{customdata[0]}} of {counts.attrs['of_layers']} layers, "
                 f"%{{customdata[1]}} of {counts.attrs['of_heads']} heads<br>"
                 f"by chance %{{customdata[2]:.2g}} {axis}s of as many {unit}<extra></extra>",

@@ -24,8 +24,8 @@ from attngeo.figures.style import (
     FAINT,
     MAGNITUDE,
     MISSING,
+    MOST_MODELS_TOGETHER,
     MOST_TICKS,
-    MOST_TOGETHER,
     SIGNED,
     TOGETHER,
     Panel,
@@ -140,7 +140,7 @@ def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
 
 
 # The panels of a model's layers: of whole layers, and of heads.
-PARTS = {False: "whole layers", True: "heads"}
+ROW_KINDS = {False: "whole layers", True: "heads"}
 
 
 class _Cell(NamedTuple):
@@ -171,10 +171,10 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         all lines.
     """
     score = options.score
-    parts = [of_heads for of_heads in PARTS if (rows["head"].notna() == of_heads).any()]
+    parts = [of_heads for of_heads in ROW_KINDS if (rows["head"].notna() == of_heads).any()]
     together = split_panels(rows)
-    if len(together) <= MOST_TOGETHER:
-        cells = [_Cell(PARTS[of_heads] if len(parts) > 1 else "", together, of_heads) for of_heads in parts]
+    if len(together) <= MOST_MODELS_TOGETHER:
+        cells = [_Cell(ROW_KINDS[of_heads] if len(parts) > 1 else "", together, of_heads) for of_heads in parts]
         columns = len(cells)
     else:
         cells = _split_models(rows, parts)
@@ -207,7 +207,7 @@ def _split_models(rows: pd.DataFrame, parts: Sequence[bool]) -> list[_Cell]:
     for model, name in zip(models, shorten_names(models, NAME_LENGTH), strict=True):
         panels = split_panels(rows[rows["model"] == model])
         for of_heads in parts:
-            title = name if of_heads == parts[0] else PARTS[of_heads]
+            title = name if of_heads == parts[0] else ROW_KINDS[of_heads]
             cells.append(_Cell(title, panels, of_heads))
     return cells
 

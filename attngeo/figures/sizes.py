@@ -28,10 +28,10 @@ from attngeo.figures.style import (
 )
 from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import summarise
+from attngeo.scores.summary import summarize
 
 # With more stacks than this, points have neither names nor numbers.
-MOST_LABELLED = 20
+MOST_STACKS_LABELLED = 20
 # Characters of a name beside its point.
 NAME_LENGTH = 28
 # Pixels: the type of a label, its letter and its line, and half of a point with the gap between it and its label.
@@ -89,7 +89,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
     Raises:
         DataError: no row has a number of parameters.
     """
-    summary = summarise(rows)
+    summary = summarize(rows)
     summary["convention"] = _list_conventions(rows, summary)
     if summary["parameters"].isna().all():
         raise DataError("the numbers of parameters are missing; write the rows again with attngeo score")
@@ -183,7 +183,7 @@ def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
     a label.
     """
     summary = summary.assign(role=summary["stack"].map(role_of))
-    if len(summary) > MOST_LABELLED:
+    if len(summary) > MOST_STACKS_LABELLED:
         for role, stacks in summary.groupby("role", sort=False):
             _add_stacks(figure, stacks, score, escape_name(role))
         return

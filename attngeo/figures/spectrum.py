@@ -65,7 +65,7 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         name = f"head {matrix['head']} of {name}"
     details = (
         f"{is_above.sum()} of {len(spectrum)} above the edge of random factors of this rank "
-        f"and norm ({matrix['norm']:.4g}); "
+        f"and norm ({matrix['frobenius_norm']:.4g}); "
         "bars: nearly equal values, whose directions are arbitrary"
     )
     form = f"W<sub>{matrix['circuit']}</sub>"

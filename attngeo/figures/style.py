@@ -206,7 +206,7 @@ MODEL_COLOURS = (
     "#0072B2", "#D55E00", "#56B4E9", "#882255", "#E69F00", "#332288", "#009E73", "#CC79A7", "#117733", "#999933",
     "#000000", "#662506",
 )  # fmt: skip
-MOST_TOGETHER = len(MODEL_COLOURS)
+MOST_MODELS_TOGETHER = len(MODEL_COLOURS)
 # Symbols and dashes distinguish what has one colour.
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -239,7 +239,7 @@ class Look(NamedTuple):
 
 
 def tell_apart(panels: Sequence[Panel]) -> list[Look]:
-    """The look of each of the stacks that one panel of a figure shows, at most `MOST_TOGETHER`.
+    """The look of each of the stacks that one panel of a figure shows, at most `MOST_MODELS_TOGETHER`.
 
     Stacks of one model, and of models of different roles, have the colours of their roles. Otherwise each model has a
     colour and a symbol, and each kind of stack a dash.
@@ -252,7 +252,7 @@ def tell_apart(panels: Sequence[Panel]) -> list[Look]:
     looks = []
     for panel in panels:
         model = models.index(panel.model)
-        colour = MODEL_COLOURS[model % MOST_TOGETHER]
+        colour = MODEL_COLOURS[model % MOST_MODELS_TOGETHER]
         dash = DASHES[stacks.index(panel.stack) % len(DASHES)]
         looks.append(Look(colour, dash, SYMBOLS[model % len(SYMBOLS)]))
     return looks

@@ -18,7 +18,7 @@ from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.names import escape_name, name_form
 from attngeo.figures.style import (
     GUIDE,
-    MOST_TOGETHER,
+    MOST_MODELS_TOGETHER,
     Look,
     Panel,
     add_band,
@@ -44,7 +44,7 @@ FEWEST_TICKS, MOST_TICKS = 3, 8
 # Pixels of a panel in a figure of more than two scores, and around all of them.
 PANEL_HEIGHT, AROUND = 220, 160
 # With more lines than this in a panel, the departures have no numbers beside them.
-MOST_NUMBERED = 4
+MOST_LINES_NUMBERED = 4
 # Pixels of a ring; the opacity of a chance band.
 RING, CHANCE_OPACITY = 13, 0.25
 
@@ -99,10 +99,10 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         missing = "heads are missing; write them with attngeo score --per-head" if of_heads else "layers are missing"
         raise DataError(f"the rows of {missing}, or choose another $over", "over")
     panels = split_panels(chosen)
-    if len(panels) > MOST_TOGETHER:
+    if len(panels) > MOST_MODELS_TOGETHER:
         raise DataError(
-            f"{len(panels)} stacks of models are too many to tell apart, expected at most {MOST_TOGETHER}; select some "
-            "with $where",
+            f"{len(panels)} stacks of models are too many to tell apart, expected at most {MOST_MODELS_TOGETHER}; "
+            "select some with $where",
             "where",
         )
     scores = [score for score in scores_in(rows.columns) if score in rows and rows[score].notna().any()]
@@ -121,7 +121,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         for line in lines:
             _add_median(figure, line, score, places, subplot)
         for line in lines:
-            _add_ring(figure, line, score, places, subplot, is_numbered=len(lines) <= MOST_NUMBERED)
+            _add_ring(figure, line, score, places, subplot, is_numbered=len(lines) <= MOST_LINES_NUMBERED)
         _add_chance(figure, chosen, score, subplot)
         name_axis = label_of if len(scores) > 1 else axis_title_of  # the ends of an axis are longer than a low panel
         figure.update_yaxes(title=name_axis(score), **subplot)

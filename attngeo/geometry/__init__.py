@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attngeo.geometry.spectra import (
         eigenvalues as eigenvalues,
         positive_share as positive_share,
-        standardise_trace as standardise_trace,
+        standardize_trace as standardize_trace,
     )
 else:
     __getattr__, __dir__ = import_when_used(__name__)

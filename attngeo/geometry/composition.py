@@ -64,7 +64,7 @@ def unevenness(folded: Tensor) -> Tensor:
     return gram.square().sum((-2, -1)) / traces.square() - 1 / folded.shape[-1]
 
 
-def standardise(squares: Tensor, of_writers: Tensor, of_readers: Tensor, n: int) -> Tensor:
+def standardize(squares: Tensor, of_writers: Tensor, of_readers: Tensor, n: int) -> Tensor:
     """How many standard deviations squared compositions are above chance: one of both forms rotated at random.
 
     With all rotations alike, and both spectra kept, the mean is 1/n and the variance 2uw/((n − 1)(n + 2)), where u and

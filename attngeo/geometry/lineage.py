@@ -11,11 +11,11 @@ Strangers may share which coordinates are large, because a tool sorted them or b
 that. Random signs of the coordinates keep it, so that they show what it gives. So z is the smaller one of both kinds of
 draws.
 
-The test is exact for permutations of a part of the coordinates, too, if the part is chosen without looking: MOST of
-them at most are kept in both models, and the forms are those of these rows and columns. What a permutation costs grows
-with the number of coordinates, and that of forms that stand still with its square; the smallest p does not depend on
-it, and 512 of 4096 coordinates leave z of related models far above that of strangers. Models of a width of at most 512
-are compared as a whole.
+The test is exact for permutations of a part of the coordinates, too, if the part is chosen without looking:
+MOST_COORDINATES of them at most are kept in both models, and the forms are those of these rows and columns. What a
+permutation costs grows with the number of coordinates, and that of forms that stand still with its square; the smallest
+p does not depend on it, and 512 of 4096 coordinates leave z of related models far above that of strangers. Models of a
+width of at most 512 are compared as a whole.
 
 Source: Zhu et al. 2025, Independence tests for language models (arXiv 2502.12292).
 """
@@ -35,7 +35,7 @@ from attngeo.geometry.offsets import STILL, PairLayout, split_rotating
 from attngeo.geometry.spectra import to_float64
 
 # Coordinates of the stream that are compared at most.
-MOST = 512
+MOST_COORDINATES = 512
 # A smaller standard deviation of permuted similarities is rounding: permutations change nothing.
 LEAST_DEVIATION = 1e-9
 # Spectra of two models are equal if this share of heads is nearer to the other model than any of so many independent
@@ -44,7 +44,7 @@ LEAST_DEVIATION = 1e-9
 EQUAL_SHARE = 0.9
 RANDOM_HEADS = 64
 # Of these, heads that are drawn at a time at most.
-MOST_HEADS = 16
+MOST_HEADS_AT_ONCE = 16
 
 
 class Coordinates(NamedTuple):
@@ -75,12 +75,12 @@ class Judgement(NamedTuple):
     z: float
 
 
-def draw_coordinates(width: int, permutations: int, seed: int, most: int = MOST) -> Coordinates:
+def draw_coordinates(width: int, n_permutations: int, seed: int, most: int = MOST_COORDINATES) -> Coordinates:
     """Coordinates of a stream of this width, and permutations and signs of them, drawn at random."""
     generator = torch.Generator().manual_seed(seed)
     kept = torch.randperm(width, generator=generator)[:most].sort().values
-    orders = [torch.randperm(len(kept), generator=generator) for _ in range(permutations)]
-    signs = 2 * torch.randint(2, (permutations, len(kept)), generator=generator) - 1
+    orders = [torch.randperm(len(kept), generator=generator) for _ in range(n_permutations)]
+    signs = 2 * torch.randint(2, (n_permutations, len(kept)), generator=generator) - 1
     return Coordinates(kept, torch.stack(orders), signs.double())
 
 
@@ -168,8 +168,8 @@ def layer_similarities(
     norms = _norms(ours)[:, None] * _norms(theirs)
     as_they_are = torch.arange(len(coordinates.kept))[None]
     orders = torch.cat([as_they_are, coordinates.orders])
-    permuted = [_match(ours, theirs.permute(order), norms) for order in orders]
-    flipped = [_match(ours, theirs.flip(signs.to(norms)), norms) for signs in coordinates.signs]
+    permuted = [_match_forms(ours, theirs.permute(order), norms) for order in orders]
+    flipped = [_match_forms(ours, theirs.flip(signs.to(norms)), norms) for signs in coordinates.signs]
     return torch.stack([*permuted, *flipped])
 
 
@@ -197,7 +197,7 @@ def aligned_similarities(
     similarities = []
     for basis in bases:
         theirs = _build_forms(Form(left @ basis, right @ basis, other.key_heads), other_layout, every)
-        similarities.append(_match(ours, theirs, our_norms[:, None] * _norms(theirs)))
+        similarities.append(_match_forms(ours, theirs, our_norms[:, None] * _norms(theirs)))
     return torch.stack(similarities)
 
 
@@ -207,7 +207,7 @@ def _agree(layouts: tuple[PairLayout, PairLayout]) -> tuple[PairLayout, PairLayo
     return layouts if len(counts) == 1 else (STILL, STILL)
 
 
-def _match(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
+def _match_forms(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
     """The mean cosine of matched heads. norms: products of the norms of all pairs of heads."""
     cosines = (_multiply(layer, other) / norms).nan_to_num(nan=0, posinf=0, neginf=0).clamp(-1, 1)
     matched = match_heads(cosines, layer.key_heads, other.key_heads)
@@ -268,7 +268,7 @@ def _draw_least(group: int, key_heads: int, rank: int, width: int) -> float:
     """The least distance of random heads. group: of heads with one key head."""
     if rank == 1:
         return 0.0
-    key_heads = min(key_heads, max(MOST_HEADS // group, 1))
+    key_heads = min(key_heads, max(MOST_HEADS_AT_ONCE // group, 1))
     groups = [head // group for head in range(key_heads * group)]
     generator = torch.Generator().manual_seed(0)
 

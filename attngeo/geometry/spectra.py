@@ -72,7 +72,7 @@ def _as_finite(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return left.where(kept, 0), right.where(kept, 0), is_finite
 
 
-def standardise_trace(left: Tensor, right: Tensor) -> Tensor:
+def standardize_trace(left: Tensor, right: Tensor) -> Tensor:
     """√n·tr(M)/‖M‖ of M = leftᵀ·right: how many standard deviations the trace is above chance.
 
     It is N(0, 1) for one factor rotated at random, in the limit of large n, whatever the spectrum of M.

@@ -33,7 +33,7 @@ Letter = str
 # Those that are read by default.
 LETTERS = ("q", "k")
 # All that can be read.
-PARTS = "qkvo"
+WEIGHT_LETTERS = "qkvo"
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ def parts_of(role: str) -> frozenset[Letter]:
     """
     if role.startswith("kv_"):
         return frozenset("kv")
-    return frozenset(role[0] if role[0] in PARTS else PARTS)
+    return frozenset(role[0] if role[0] in WEIGHT_LETTERS else WEIGHT_LETTERS)
 
 
 def find_hull(slots: str, letters: str) -> tuple[str, str]:

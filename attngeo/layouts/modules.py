@@ -93,7 +93,7 @@ def survey_modules(names: AbstractSet[str], config: Fields) -> tuple[list[Module
     modules: dict[str, Module] = {}
     halves: dict[str, Module] = {}
     for tower in _split_towers(names, config):
-        matched, incomplete = _match(tower, names)
+        matched, incomplete = _match_modules(tower, names)
         modules |= matched
         halves |= incomplete
     reasons = _explain_others(modules, names)
@@ -187,7 +187,7 @@ def make_unlisted_family(model_type: str, config: Fields) -> Family:
 # Matching
 
 
-def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dict[str, Module]]:
+def _match_modules(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dict[str, Module]]:
     """The modules of one tower.
 
     Those with a query and a key projection by name, and those with one of the two by the name of the missing tensor.

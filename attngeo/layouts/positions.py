@@ -34,7 +34,7 @@ PADDED = frozenset({
     "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 # More rows than positions are these at most.
-MOST_UNUSED = 2
+MOST_UNUSED_ROWS = 2
 # Model types whose stored tables of positions are sinusoids that training leaves as they are → the stacks that have
 # them, "" for all. Tables that are computed are not in the checkpoint.
 FIXED_TABLES = {
@@ -170,7 +170,7 @@ def first_position(section: Mapping[str, Any], rows: int) -> int:
         return first if 0 < first < rows else 0
     stated = section.get("max_position_embeddings")
     unused = rows - stated if type(stated) is int else 0
-    return unused if 0 < unused <= MOST_UNUSED else 0
+    return unused if 0 < unused <= MOST_UNUSED_ROWS else 0
 
 
 def has_relative_terms(names: Collection[str]) -> bool:

@@ -18,7 +18,7 @@ from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
 from attngeo.layouts.outputs import OutputTensors, locate_outputs
 from attngeo.layouts.rules import HEAD_NORMS
-from attngeo.layouts.sizes import ShapeOf, StoredModule, measure, measure_outputs
+from attngeo.layouts.sizes import ShapeOf, StoredModule, measure_outputs, measure_sizes
 from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
 
 # How normalisations call their gain.
@@ -92,7 +92,7 @@ def find_sites(
         try:
             stated = _stated_heads(module, layer)
             pruned = stated.pruned
-            sizes = measure(stored, stated)
+            sizes = measure_sizes(stored, stated)
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise

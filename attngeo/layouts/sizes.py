@@ -86,7 +86,7 @@ class _Heads(NamedTuple):
     head_dim: int | None
 
 
-def measure(stored: StoredModule, stated: HeadConfig) -> Sizes:
+def measure_sizes(stored: StoredModule, stated: HeadConfig) -> Sizes:
     """The sizes of a module. stated: its heads in the configuration.
 
     Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if one is missing.

@@ -94,6 +94,6 @@ class Effect(NamedTuple):
         return max(0.0, abs(self.mean - claimed) - STRICT * self.error)
 
 
-def measure(values: np.ndarray[Any, np.dtype[Any]]) -> Effect:
+def measure_effect(values: np.ndarray[Any, np.dtype[Any]]) -> Effect:
     """The mean of independent values [n] and its standard error."""
     return Effect(float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5))

@@ -32,11 +32,11 @@ PAPERS = {
     SAPONATI: "https://arxiv.org/abs/2502.10927",
     EFA: "https://arxiv.org/abs/2501.16790",
 }
-COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
+STATEMENT_COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
 # The columns of numbers, and of truths as 0 and 1, which conditions may name.
-NUMBERS = ("residual", "tolerance", "holds", "as_printed")
+STATEMENT_NUMBERS = ("residual", "tolerance", "holds", "as_printed")
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("statement",), units=("rows",))
+CHECKS = Checkable(STATEMENT_NUMBERS, about=("statement",), units=("rows",))
 # Tolerances of identities in float64, and of claims about expectations: no error beyond their confidence intervals.
 ROUNDING = 1e-10
 INTERVAL = 0.0
@@ -351,7 +351,7 @@ class TheoryKeywords(TheoryOptions):
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, session: Session
 ) -> pd.DataFrame:
-    """Evaluate the statements of these names, or all: a row for each, with the columns COLUMNS.
+    """Evaluate the statements of these names, or all: a row for each, with the columns STATEMENT_COLUMNS.
 
     names: statements, or beginnings of their names; all if there is none.
     {options}
@@ -388,7 +388,7 @@ def check_statements(
                 "as_printed": holds and residuals.worst_printed <= statement.tolerance,
             }
         )
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(STATEMENT_COLUMNS))
     frame.attrs |= {"title": "Statements of the papers", **software(), **machine(), **vars(options), "papers": PAPERS}
     return frame
 

@@ -9,7 +9,7 @@ from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
 from attngeo.questions.conditions import Checkable
-from attngeo.questions.spread import LARGE, spread_columns, summarise_columns
+from attngeo.questions.spread import LARGE, spread_columns, summarize_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ KERNEL = tuple(f"kernel_{offset}" for offset in range(LAST_COLUMN + 1))
 # Columns of numbers, whose names a reader of results files needs.
 MEASURES = ("fast_share", "previous_token", "peak", *KERNEL)
 # What a summary is of.
-SUMMARISED = {"fast_share": LARGE, "previous_token": LARGE}
+SUMMARIZED = {"fast_share": LARGE, "previous_token": LARGE}
 # What conditions may say of the table.
 CHECKS = Checkable(MEASURES, units=("heads",))
 
@@ -31,13 +31,13 @@ def position_columns() -> tuple[str, ...]:
 
 
 def summary_columns() -> tuple[str, ...]:
-    """The columns of `summarise_positions`, in their order."""
-    return spread_columns(SUMMARISED, only_heads=True)
+    """The columns of `summarize_positions`, in their order."""
+    return spread_columns(SUMMARIZED, only_heads=True)
 
 
-def summarise_positions(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize_positions(rows: pd.DataFrame) -> pd.DataFrame:
     """Quartiles and maximum over the heads of a table of positions, one row for each stack."""
-    return summarise_columns(rows, SUMMARISED, only_heads=True)
+    return summarize_columns(rows, SUMMARIZED, only_heads=True)
 
 
 class PositionOptions(SourceOptions):

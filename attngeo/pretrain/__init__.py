@@ -1,6 +1,6 @@
 """Training encoders and decoders from scratch, and watching the geometry of their attention emerge.
 
-    initialise(model, "symmetric")     set Wq and Wk of any transformers model, and nothing else
+    initialize(model, "symmetric")     set Wq and Wk of any transformers model, and nothing else
     AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
     make_options("tiny", …)            what a run depends on: TextPretrainOptions or ImagePretrainOptions
     run(options, folder)               train, and write model, geometry and summary to a folder
@@ -18,7 +18,7 @@ from attngeo.lazy import import_when_used
 if TYPE_CHECKING:
     from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback
     from attngeo.pretrain.comparison import Comparison as Comparison, compare as compare
-    from attngeo.pretrain.initialisation import initialise as initialise
+    from attngeo.pretrain.initialisation import initialize as initialize
     from attngeo.pretrain.options import (
         ComparisonOptions as ComparisonOptions,
         ImagePretrainOptions as ImagePretrainOptions,

@@ -15,7 +15,7 @@ import pandas as pd
 from attngeo.bounds.disks import fold_name
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.keywords import takes_after_two
-from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
+from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarize_layers, summarize_runs
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, RunOptions, TextPretrainOptions, make_absolute
 from attngeo.pretrain.runs import Run, refuse_other_runs, require_run, run, run_or_read
@@ -65,8 +65,8 @@ class Comparison:
 
     @property
     def layers(self) -> pd.DataFrame:
-        """One row for each layer of each run: see `attngeo.pretrain.curves.summarise_layers`."""
-        return summarise_layers(self.curves)
+        """One row for each layer of each run: see `attngeo.pretrain.curves.summarize_layers`."""
+        return summarize_layers(self.curves)
 
 
 class CompareKeywords(ComparisonOptions, StudyOptions):
@@ -122,7 +122,7 @@ def compare(
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(), pd.DataFrame())
         curves = build_curves(runs)
-        rows = summarise_runs(curves)
+        rows = summarize_runs(curves)
         rows.insert(0, "model", [trained.options.model_name for trained in runs])
         rows["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
         rows.attrs = {"title": "Initialisations compared, run by run"}

@@ -61,7 +61,7 @@ def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[i
     return None, 0.0
 
 
-def summarise_runs(curves: pd.DataFrame) -> pd.DataFrame:
+def summarize_runs(curves: pd.DataFrame) -> pd.DataFrame:
     """One row for each run: its losses, its speed-up, `EVALUATION` of images, and quartiles of the scores at its end.
 
     Columns: `RUN_COLUMNS`, steps, final_loss, steps_to_baseline, speed_up, those of `EVALUATION` that `curves` has, and
@@ -117,7 +117,7 @@ def _read_losses(curves: pd.DataFrame) -> pd.Series[float]:
 
 
 def layer_columns() -> tuple[str, ...]:
-    """The columns of `summarise_layers`, in their order."""
+    """The columns of `summarize_layers`, in their order."""
     columns = [*RUN_COLUMNS, "stack", "layer"]
     for score in score_names():
         columns += [score, f"{score}_settled"]
@@ -126,7 +126,7 @@ def layer_columns() -> tuple[str, ...]:
     return tuple(columns)
 
 
-def summarise_layers(curves: pd.DataFrame) -> pd.DataFrame:
+def summarize_layers(curves: pd.DataFrame) -> pd.DataFrame:
     """One row for each layer of each run: its scores at the last step, and the steps at which they settled.
 
     `symmetry` is that of the whole layer, `heads_symmetry_median` and quartiles are over its heads; from the step

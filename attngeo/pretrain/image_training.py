@@ -35,7 +35,7 @@ from transformers import (
 from attngeo.bounds.machine import available_cores
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_processor, open_images, unwrap_worker_errors
-from attngeo.pretrain.initialisation import check_init, initialise
+from attngeo.pretrain.initialisation import check_init, initialize
 from attngeo.pretrain.models import build_model, configure_images, read_config
 from attngeo.pretrain.options import ImagePretrainOptions
 from attngeo.pretrain.trainer import LabelCount, RunTrainer, TrainingTask
@@ -74,7 +74,7 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     images = steps * images_per_update
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(configure_images(options, data.labels, data.channels), options.objective_name)
-    changed = initialise(model, options.init, seed=options.seed)
+    changed = initialize(model, options.init, seed=options.seed)
     decay = adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch)
     average = start_average(model, decay)
     return TrainingTask(

@@ -45,7 +45,7 @@ class Change(NamedTuple):
     axis: int = 0
 
 
-def initialise(
+def initialize(
     model: Any,
     init: Any,
     *,
@@ -96,7 +96,7 @@ def initialise(
     >>> from transformers import BertConfig, BertModel
     >>> import attngeo
     >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=16))
-    >>> initialise(model, "symmetric")
+    >>> initialize(model, "symmetric")
     ['encoder.layer.0.attention.self.key.weight']
     >>> round(attngeo.score(model).symmetry.item(), 6)
     1.0
@@ -138,7 +138,7 @@ def initialise(
 
 
 def check_init(init: str, option: str = "init") -> None:
-    """Raise as `initialise` does if `init` has no meaning, or is a checkpoint that cannot be opened.
+    """Raise as `initialize` does if `init` has no meaning, or is a checkpoint that cannot be opened.
 
     option: the one that names it, for messages.
     """

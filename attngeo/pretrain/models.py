@@ -38,7 +38,7 @@ HEADS: Mapping[str, tuple[Any, Any]] = {
     "image": (AutoModelForImageClassification, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING),
 }
 # Of an error of another library.
-MOST_CHARACTERS = 200
+MOST_ERROR_CHARACTERS = 200
 # What transformers and its libraries raise for fields that are impossible.
 IMPOSSIBLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 # Of each objective: a type that has a head for it.
@@ -48,7 +48,7 @@ USUAL_TYPES = {"mlm": "bert", "clm": "llama", "image": "vit"}
 def explain(error: BaseException) -> str:
     """An error of transformers in one line: its first line, and the second one if the first only announces it."""
     if isinstance(error, StrictDataclassError):
-        return " ".join(str(error).split())[:MOST_CHARACTERS]
+        return " ".join(str(error).split())[:MOST_ERROR_CHARACTERS]
     reason = first_line(error)
     return f"{type(error).__name__}: {reason}" if isinstance(error, LookupError | ArithmeticError) else reason
 

@@ -283,7 +283,7 @@ def _train(
         )
     summary: dict[str, Any] = {}
     if trainer.is_world_process_zero():  # which has the scores
-        summary = summarise_run(options, task, trainer, geometry)
+        summary = summarize_run(options, task, trainer, geometry)
     measured = task.evaluate(trainer)  # all processes take part
     if summary:
         summary |= measured
@@ -293,7 +293,7 @@ def _train(
     return Run(folder, options, summary, geometry.frame)
 
 
-def summarise_run(
+def summarize_run(
     options: PretrainOptions, task: TrainingTask, trainer: RunTrainer, geometry: AttentionGeometryCallback
 ) -> dict[str, Any]:
     """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError, first_line, is_panic
-from attngeo.pretrain.initialisation import check_init, initialise
+from attngeo.pretrain.initialisation import check_init, initialize
 from attngeo.pretrain.models import build_model, check_length, configure_text, read_config
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.sources import open_text
@@ -67,7 +67,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(config, options.objective)
     check_length(model, options.seq_len)
-    changed = initialise(model, options.init, seed=options.seed)
+    changed = initialize(model, options.init, seed=options.seed)
     about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokeniser)}
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens

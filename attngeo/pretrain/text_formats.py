@@ -37,7 +37,7 @@ Reader = Callable[[IO[bytes], str, str], Iterator[Row]]
 PARQUET_ROWS = 100
 # Characters of one line, or of one document in a table: a thousand times a long one. Those of a list in one file. Bytes
 # of so many rows of a Parquet file.
-MOST_CHARACTERS = 100_000_000
+MOST_DOCUMENT_CHARACTERS = 100_000_000
 MOST_LIST_CHARACTERS = 250_000_000
 MOST_ROWS_BYTES = 500_000_000
 # Rows of a table by which its columns are classified, and rows of a table of `datasets` that are read at once.
@@ -81,12 +81,12 @@ def _read_json(file: Any, _column: str, encoding: str) -> Iterator[Row]:
 
 
 def _limit_lines(text: IO[str]) -> Iterator[str]:
-    """The lines of a text. Raises ValueError for one that is longer than MOST_CHARACTERS, as in a packed file."""
+    """The lines of a text. Raises ValueError for one longer than MOST_DOCUMENT_CHARACTERS, as in a packed file."""
     number = 0
-    while line := text.readline(MOST_CHARACTERS + 1):
+    while line := text.readline(MOST_DOCUMENT_CHARACTERS + 1):
         number += 1
-        if len(line) > MOST_CHARACTERS:
-            raise ValueError(f"line {number} has more than {MOST_CHARACTERS:,} characters")
+        if len(line) > MOST_DOCUMENT_CHARACTERS:
+            raise ValueError(f"line {number} has more than {MOST_DOCUMENT_CHARACTERS:,} characters")
         yield line
 
 
@@ -118,7 +118,7 @@ def _read_csv(file: Any, _column: str, encoding: str, delimiter: str = ",") -> I
     problem = find_text_problem(_peek_text(file, encoding).encode("utf-8", "replace"), delimiter)
     if problem:
         raise ValueError(problem)
-    csv.field_size_limit(MOST_CHARACTERS)  # a document may be longer than the default limit of 128 kB
+    csv.field_size_limit(MOST_DOCUMENT_CHARACTERS)  # a document may be longer than the default limit of 128 kB
     with _open_text(file, encoding, newline="") as text:
         lines = csv.reader(_limit_lines(text), delimiter=delimiter, strict=True)
         try:

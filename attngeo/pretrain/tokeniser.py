@@ -29,7 +29,7 @@ SPECIAL: dict[str, Any] = {
 # A streamed text may be endless, so a tokeniser is trained on these batches at most: a hundred million characters.
 MOST_BATCHES = 100
 # Characters in the vocabulary at most, as in the trainer of BERT's vocabulary in `tokenizers`.
-MOST_CHARACTERS = 1000
+MOST_VOCABULARY_CHARACTERS = 1000
 
 # Letters that a tokeniser cuts before it gets a text: rules that make millions of one would take all memory.
 PROBE = f"{string.printable} é ß 日 क"
@@ -99,7 +99,7 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
     """
     core = _make_tokenizer(models.WordPiece(unk_token=SPECIAL["unk_token"]))
     # A character takes at most two pieces, at the start of a word and inside: at least half of the pieces are longer.
-    characters = min((vocab_size - len(SPECIAL)) // 4, MOST_CHARACTERS)
+    characters = min((vocab_size - len(SPECIAL)) // 4, MOST_VOCABULARY_CHARACTERS)
     if characters < 1:
         raise UsageError(
             f"$vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} for training", "vocab_size"

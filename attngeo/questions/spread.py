@@ -34,14 +34,14 @@ def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
 def spread_columns(
     spread: Mapping[str, Sequence[str]], keys: Sequence[str] = ("model", "stack"), *, only_heads: bool = False
 ) -> tuple[str, ...]:
-    """The columns of `summarise_columns`."""
+    """The columns of `summarize_columns`."""
     units = (True,) if only_heads else (False, True)
     names = [(column, quantile) for column, quantiles in spread.items() for quantile in quantiles]
     statistics_of = [statistic(column, quantile, heads=heads) for heads in units for column, quantile in names]
     return (*keys, "layers", "heads", *statistics_of)
 
 
-def summarise_columns(
+def summarize_columns(
     rows: pd.DataFrame,
     spread: Mapping[str, Sequence[str]],
     keys: Sequence[str] = ("model", "stack"),
@@ -73,6 +73,6 @@ def summarise_columns(
                 for quantile in quantiles:
                     summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
         summaries.append(summary)
-    summarised = type(rows)(summaries, columns=list(spread_columns(spread, keys, only_heads=only_heads)))
-    summarised.attrs = dict(rows.attrs)
-    return summarised
+    summarized = type(rows)(summaries, columns=list(spread_columns(spread, keys, only_heads=only_heads)))
+    summarized.attrs = dict(rows.attrs)
+    return summarized

@@ -28,7 +28,7 @@ QUESTIONS = {
         Question(
             "analogy",
             "attngeo.analogies.options:AnalogyOptions",
-            "attngeo.analogies.options:COLUMNS",
+            "attngeo.analogies.options:ANALOGY_COLUMNS",
             "attngeo.analogies.options:CHECKS",
             title="Word analogies",
             table="attngeo.analogies.table:answer_rows",
@@ -67,7 +67,7 @@ QUESTIONS = {
         Question(
             "compose",
             "attngeo.circuits.compose_options:ComposeOptions",
-            "attngeo.circuits.compose_options:COLUMNS",
+            "attngeo.circuits.compose_options:COMPOSE_COLUMNS",
             "attngeo.circuits.compose_options:CHECKS",
             title="Composition of heads",
             rows="attngeo.circuits.composing:compose_layers",
@@ -97,7 +97,7 @@ QUESTIONS = {
         Question(
             "theory",
             "attngeo.papers.statements:TheoryOptions",
-            "attngeo.papers.statements:COLUMNS",
+            "attngeo.papers.statements:STATEMENT_COLUMNS",
             "attngeo.papers.statements:CHECKS",
             run=f"{PAPER_ANSWERS}:check_all",
         ),
@@ -118,7 +118,7 @@ QUESTIONS = {
         Question(
             "efa",
             f"{PAPER_ANSWERS}:EfaTable",
-            "attngeo.papers.wibisono2025.options:COLUMNS",
+            "attngeo.papers.wibisono2025.options:EXPERIMENT_COLUMNS",
             "attngeo.papers.wibisono2025.options:CHECKS",
             run=f"{PAPER_ANSWERS}:run_experiment",
         ),
@@ -137,15 +137,15 @@ VIEWS = {
     "rows": (View("all rows"),),
     "summary": (
         View(
-            "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
+            "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarize_briefly",
             "attngeo.scores.summary:brief_columns",
         ),
         View(
             "quartiles and extremes over layers and heads", CHANGE_KEYS,
-            "attngeo.changes.compare_options:summarise_changes", "attngeo.changes.compare_options:summary_columns",
+            "attngeo.changes.compare_options:summarize_changes", "attngeo.changes.compare_options:summary_columns",
         ),
         View(
-            "quartiles and maximum over heads", POSITION_KEYS, "attngeo.positions.options:summarise_positions",
+            "quartiles and maximum over heads", POSITION_KEYS, "attngeo.positions.options:summarize_positions",
             "attngeo.positions.options:summary_columns",
         ),
     ),
@@ -161,13 +161,13 @@ VIEWS = {
     "layers": (
         View(
             "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
-            "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
+            "attngeo.pretrain.curves:summarize_layers", "attngeo.pretrain.curves:layer_columns",
         ),
     ),
     "methods": (
         View(
             "mean and standard deviation of each method", ("method", "accuracy"),
-            f"{WIBISONO}:summarise_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
+            f"{WIBISONO}:summarize_methods", f"{WIBISONO}:METHOD_COLUMNS", f"{WIBISONO}:LABELS",
             beside=", and the published mean",
         ),
     ),

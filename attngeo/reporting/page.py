@@ -27,9 +27,9 @@ from attngeo.reporting.sheet import break_words, fit_table
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
 # Rows of a table that a page shows, and a text for a pull request; the table's files have all rows.
-MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 50
+MOST_PAGE_ROWS, MOST_MARKDOWN_ROWS = 500, 50
 # Times that a text is parsed to find its HTML; each time removes some. Then every line is escaped.
-MOST_PASSES = 20
+MOST_PARSING_PASSES = 20
 # Significant digits of numbers in tables, and decimals of the scores of heat maps: these are most of a large page, and
 # a picture and a hover show no more.
 DIGITS, DECIMALS = 4, 3
@@ -88,7 +88,7 @@ def _read_file(name: str) -> str:
 
 def _fill_cells(table: ReportTable) -> dict[str, Any]:
     """What the page shows of a table: texts, each with the attribute of its side."""
-    rows = table.rows.head(MOST_ROWS)
+    rows = table.rows.head(MOST_PAGE_ROWS)
     shown = format_for_people(rows, DIGITS)
     are_numeric = numeric_columns(rows, shown)
     sides = [Markup("" if numeric else ' class="text"') for numeric in are_numeric]
@@ -102,7 +102,7 @@ def _fill_cells(table: ReportTable) -> dict[str, Any]:
     return {
         "name": table.name, "caption": table.caption, "columns": list(zip(shown.columns, sides, strict=True)),
         "rows": cells, "fit": fit_table(shown, are_numeric),
-        "more": len(table.rows) if len(table.rows) > MOST_ROWS else 0,
+        "more": len(table.rows) if len(table.rows) > MOST_PAGE_ROWS else 0,
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def disarm(text: str) -> str:
     ('a &lt; b, &lt;b>c&lt;/b>', '`<b>` <https://a.org>')
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # the line ends of Markdown
-    for _ in range(MOST_PASSES):
+    for _ in range(MOST_PARSING_PASSES):
         numbers = _find_active_lines("\n".join(lines))
         if not numbers:
             return "\n".join(lines)

@@ -18,7 +18,7 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import DataError, UsageError, about, first_line
-from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
+from attngeo.estimators.efa.options import MADE_BY as EFA, MODEL_PARTS
 from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, FigureSize, FigureSpec, PlotOptions
@@ -210,7 +210,7 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
             if spec.source == "encodings":
                 require_saved(source, TABULAR)
             else:
-                require_saved(source, EFA, ("", *PARTS))
+                require_saved(source, EFA, ("", *MODEL_PARTS))
         else:
             made_by = spec.made_by
             if spec.source == "compare":  # a map is of heads

@@ -38,13 +38,13 @@ from attngeo.studies.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column
 
 # Several hundred times the longest recipe that is known. Each key takes a kilobyte of memory.
-MOST_BYTES = MEBIBYTE
+MOST_RECIPE_BYTES = MEBIBYTE
 # Parts of a dotted name; no key of a recipe has more than four. The time and the memory that tomllib takes grow with
 # the square of their number.
-MOST_PARTS = 32
+MOST_KEY_PARTS = 32
 _PART = rb"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 # A longer name. No part begins in the middle of another one, so that each byte is read a few times only.
-LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_PARTS)
+LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_KEY_PARTS)
 # The key of a file of models.
 MODELS_FILE = "models_file"
 # Mistakes that one message names.
@@ -337,9 +337,9 @@ def _validate(
 
 def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
     try:
-        content = read_small_bytes(path, MOST_BYTES)
+        content = read_small_bytes(path, MOST_RECIPE_BYTES)
         if LONG_NAME.search(content):
-            raise ValueError(f"a name has more than {MOST_PARTS} parts")
+            raise ValueError(f"a name has more than {MOST_KEY_PARTS} parts")
         return content, tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({first_line(error)}); save the recipe as UTF-8") from None

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARTS = ".parts"
+PARTS_SUFFIX = ".parts"
 # Names of the files of tables: what is allowed, and the characters of a name before its number.
 FILE_NAME, LONGEST_NAME = r"\w[\w.-]{0,120}", 100
 
@@ -197,7 +197,7 @@ def _prepare(request: Request, workplace: Workplace, file_name: str) -> tuple[Wo
     inputs = describe_inputs(content, paths.base)
     depends_on = json.dumps([content, inputs, digest_code(), software()], sort_keys=True, default=str)
     digest = hashlib.sha256(depends_on.encode()).hexdigest()[:16]
-    path = workplace.folder / PARTS / f"{file_name}-{digest}.parquet"
+    path = workplace.folder / PARTS_SUFFIX / f"{file_name}-{digest}.parquet"
     return replace(workplace, name=file_name, paths=paths, inputs=inputs), path
 
 
@@ -227,7 +227,7 @@ def _keep(answer: ResultsAnswer, path: Path) -> None:
 
 def remove_parts(folder: Path) -> None:
     """Remove the kept answers of a report that is finished."""
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    shutil.rmtree(folder / PARTS_SUFFIX, ignore_errors=True)
 
 
 @dataclass(frozen=True)

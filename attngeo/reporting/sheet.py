@@ -21,7 +21,7 @@ LETTER, BOLD_LETTER, AROUND = 0.62, 0.7, 0.7
 # A longer word may break after these marks, and a word without them after so many letters. A long text has some lines.
 LONG_WORD, MARKS, LONGEST_WORD, LINES = 16, "/_:@.=-", 40, 3
 # The columns that name a row, which every part of a table has, are at most this share of its width.
-MOST_NAMES = 0.5
+MOST_NAMES_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def fit_table(shown: pd.DataFrame, are_numeric: Sequence[bool]) -> SheetFit:
     room = WIDTH / OF_PARTS
     names = 0
     for name, is_numeric in zip(shown.columns, are_numeric, strict=True):
-        if (is_numeric and name not in IDENTITY) or sum(widths[: names + 1]) > MOST_NAMES * room:
+        if (is_numeric and name not in IDENTITY) or sum(widths[: names + 1]) > MOST_NAMES_SHARE * room:
             break
         names += 1
     of_names = sum(widths[:names])

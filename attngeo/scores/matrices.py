@@ -170,7 +170,7 @@ def measure_spectrum(
     Returns:
         One row for each singular value that may be above 0, the largest first: number, from 1; value; and band, the
         number of its band, from 1. A value within 5% of the one before is in the same band. The `attrs` say which
-        matrix it is, its Frobenius `norm`, and the `edge`, see `attngeo.geometry.spectra.random_edge`.
+        matrix it is, its `frobenius_norm`, and the `edge`, see `attngeo.geometry.spectra.random_edge`.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -188,7 +188,7 @@ def measure_spectrum(
     bands = 1 + np.concatenate([[0], is_apart.cumsum()])
     spectrum = pd.DataFrame({"number": range(1, len(values) + 1), "value": values, "band": bands})
     norm = float(np.linalg.norm(values))
-    spectrum.attrs = {**attrs, "norm": norm, "edge": random_edge(norm, rank, d_model)}
+    spectrum.attrs = {**attrs, "frobenius_norm": norm, "edge": random_edge(norm, rank, d_model)}
     return spectrum
 
 
@@ -227,9 +227,9 @@ def count_outliers(
             axis                "row" or "column"
             index               its number, from 0
             layers, heads       of how many it is an outlier
-            layers_by_chance    how many rows (columns) would be outliers of as many layers or more if each layer had
+            layers_chance       how many rows (columns) would be outliers of as many layers or more if each layer had
                                 its own outliers at random places
-            heads_by_chance     the same of heads
+            heads_chance        the same of heads
 
         Its `attrs` have the numbers of all layers, heads and dimensions: of_layers, of_heads, d_model; and gamma.
 
@@ -287,7 +287,7 @@ def _count_shared(outliers: dict[str, NDArray[np.bool_]]) -> pd.DataFrame:
         for unit, are_outliers in outliers.items():
             of_axis = are_outliers[axis]
             frame[unit] = of_axis.sum(0)
-            frame[f"{unit}_by_chance"] = expect_shared(of_axis.sum(1), d_model)[frame[unit]]
+            frame[f"{unit}_chance"] = expect_shared(of_axis.sum(1), d_model)[frame[unit]]
         counts.append(frame[(frame["layers"] > 0) | (frame["heads"] > 0)])
     return pd.concat(counts).sort_values(["layers", "heads"], ascending=False, kind="stable", ignore_index=True)
 

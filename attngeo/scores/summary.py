@@ -38,7 +38,7 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
 
 
 def summary_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
-    """The columns of `summarise`, in their order, for rows with these optional scores, named as for `score_columns`.
+    """The columns of `summarize`, in their order, for rows with these optional scores, named as for `score_columns`.
 
     Raises UsageError for an unknown score.
     """
@@ -107,7 +107,7 @@ def count_scored(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def summarise(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """Statistics of the scores of each stack of each model: one row each, in the order of `rows`.
 
     Args:
@@ -144,6 +144,6 @@ def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False)
     return ("model", "stack", "parameters", "layers", "heads", *spread)
 
 
-def summarise_briefly(rows: pd.DataFrame, *, per_head: bool = False) -> pd.DataFrame:
-    """What a page shows of `summarise`. per_head: with the statistics over heads."""
-    return summarise(rows)[list(brief_columns(scores_in(rows.columns), per_head=per_head))]
+def summarize_briefly(rows: pd.DataFrame, *, per_head: bool = False) -> pd.DataFrame:
+    """What a page shows of `summarize`. per_head: with the statistics over heads."""
+    return summarize(rows)[list(brief_columns(scores_in(rows.columns), per_head=per_head))]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Standard deviations of one random form on both sides of the mean: the chance band of a score.
 BAND = 2.0
 # The columns of `find_departures`.
-COLUMNS = ("model", "stack", "score", "step", "after", "steps")
+DEPARTURE_COLUMNS = ("model", "stack", "score", "step", "after", "steps")
 Over = Literal["layers", "heads"]
 
 
@@ -72,9 +72,9 @@ def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
         over: whether medians are over whole layers or over heads.
 
     Returns:
-        The columns `COLUMNS`, one row for each stack of each model and each score that has a chance level. step: that
-        step, missing if the score is inside of the band at the last scored step. after: the scored step before it,
-        missing if it is the first one. steps: how many steps have the score.
+        The columns `DEPARTURE_COLUMNS`, one row for each stack of each model and each score that has a chance level.
+        step: that step, missing if the score is inside of the band at the last scored step. after: the scored step
+        before it, missing if it is the first one. steps: how many steps have the score.
 
     Raises:
         DataError: `rows` lacks a column, or as `follow_steps`.
@@ -87,12 +87,12 @@ def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
     departures = []
     for (model, stack), members in chosen.groupby(["model", "stack"], sort=False):
         for spec in scores_with_chance(rows):
-            z = standardise(members, spec).groupby("step")["z"].median().dropna()
+            z = standardize(members, spec).groupby("step")["z"].median().dropna()
             step = find_departure(z)
             earlier = [] if step is None else z.index[z.index < step]
             after = earlier[-1] if len(earlier) else None
             departures.append((model, stack, spec.name, step, after, len(z)))
-    frame = pd.DataFrame(departures, columns=[*COLUMNS])
+    frame = pd.DataFrame(departures, columns=[*DEPARTURE_COLUMNS])
     return frame.astype({"step": "Int64", "after": "Int64", "steps": "Int64"})
 
 
@@ -103,7 +103,7 @@ def scores_with_chance(rows: pd.DataFrame) -> Iterator[ScoreSpec]:
             yield SCORES[name]
 
 
-def standardise(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
+def standardize(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
     """Rows with a column `z`: how many standard deviations a score, which has a chance level, is above its mean."""
     scores = rows[spec.name].astype("float64")
     return rows.assign(z=[spec.z(score, int(width)) for score, width in zip(scores, rows["d_model"], strict=True)])

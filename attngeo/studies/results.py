@@ -39,9 +39,9 @@ RESULT, PARTS = ".parquet", ".parts"
 # The entry of a file's metadata that says, as JSON, what was computed and how.
 ABOUT, CHECKSUM = b"attngeo", b"attngeo.sha256"
 # Ten times those of the largest models, with a row for each of their heads.
-MOST_ROWS, MOST_BYTES = 1_000_000, 100_000_000
+MOST_RESULT_ROWS, MOST_RESULT_BYTES = 1_000_000, 100_000_000
 # Bytes of the table that a file stands for.
-MOST_UNFOLDED = 500_000_000
+MOST_UNFOLDED_BYTES = 500_000_000
 # Entries of what is said about a result, if it has them, and their types. "made" is always there.
 ABOUT_TYPES: Mapping[str, type] = {
     "made": str, "model": str, "other": str, "device": str, "layers": int, "layers_read": int, "readings": int,
@@ -217,14 +217,14 @@ def _read(path: Path, form: ResultForm) -> Kept | None:
     from attngeo.tables.parquet import count_unfolded, read_table
 
     try:
-        source = io.BytesIO(read_small_bytes(path, MOST_BYTES))
+        source = io.BytesIO(read_small_bytes(path, MOST_RESULT_BYTES))
         file = parquet.ParquetFile(source, pre_buffer=False)
-        if file.metadata.num_rows > MOST_ROWS:
+        if file.metadata.num_rows > MOST_RESULT_ROWS:
             raise ValueError("it has too many rows")
         text = file.schema_arrow.metadata[ABOUT].decode()
         about = json.loads(text)
         _require_form(file.schema_arrow, about, form)
-        if count_unfolded(source, MOST_UNFOLDED, with_nested=True) > MOST_UNFOLDED:
+        if count_unfolded(source, MOST_UNFOLDED_BYTES, with_nested=True) > MOST_UNFOLDED_BYTES:
             raise ValueError("it unfolds to too many bytes")
         table = read_table(source, with_nested=True)
         rows = table.to_pylist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Rows that are unfolded at once. Few rows can be long, because a repeated text is stored once.
 ROWS_AT_ONCE = 1000
 # Pages of a file: a gigabyte of honest ones has a thousand for each column.
-MOST_PAGES = 1_000_000
+MOST_FILE_PAGES = 1_000_000
 # The bytes of a page's header that are read at first, and at most; Arrow has the same limit.
 HEADER_BYTES = 1 << 8
 MOST_HEADER_BYTES = 1 << 24
@@ -156,7 +156,7 @@ def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -
         with_nested: count nested columns, too, which hold numbers.
 
     Raises:
-        ValueError: A page has no header, or there are more than MOST_PAGES.
+        ValueError: A page has no header, or there are more than MOST_FILE_PAGES.
         Exception: What Arrow raises for a file that is damaged.
     """
     nested = list_nested(source)
@@ -216,7 +216,7 @@ def _count_pages(
             is_nested = name not in texts and name.partition(".")[0] in nested
             if is_nested and not with_nested:
                 continue
-            sizes, values = _list_pages(source, chunk, MOST_PAGES - pages)
+            sizes, values = _list_pages(source, chunk, MOST_FILE_PAGES - pages)
             pages += len(sizes)
             largest = max(largest, *sizes, 0)
             if is_nested:
@@ -241,7 +241,7 @@ def _list_pages(source: IO[bytes], chunk: Any, most: int) -> tuple[list[int], in
     values = 0
     while place < end:
         if len(sizes) >= most:
-            raise ValueError(f"it has more than {MOST_PAGES:,} pages")
+            raise ValueError(f"it has more than {MOST_FILE_PAGES:,} pages")
         header, stated = _read_header(source, place)
         unpacked, packed = stated.get(UNPACKED, -1), stated.get(PACKED, -1)
         if unpacked < 0 or packed < 0:

@@ -40,7 +40,7 @@ LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
-MOST_VALUES = MOST_RESULTS_BYTES // 8
+MOST_TABLE_VALUES = MOST_RESULTS_BYTES // 8
 # Bytes that pandas takes for each cell of a CSV file, beside its text; and that are read at once to count its lines.
 CELL_BYTES = 24
 CHUNK_BYTES = 1 << 20
@@ -218,7 +218,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(explain_unknown_column(column, list(rows.columns)), subject=name)
-        matches = {value: _match(rows[column], value) for value in list_values(wanted)}
+        matches = {value: _match_values(rows[column], value) for value in list_values(wanted)}
         missing = [value for value, match in matches.items() if not match.any()]
         if missing or not matches:
             first = missing[0] if missing else wanted
@@ -229,7 +229,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     return rows
 
 
-def _match(values: pd.Series, wanted: str) -> pd.Series:
+def _match_values(values: pd.Series, wanted: str) -> pd.Series:
     """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
     matches = values.map(str) == wanted
     if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator
@@ -298,7 +298,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
 
     Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
-    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded;
+    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
     NotEnoughMemoryError if it does not fit.
     """
     from attngeo.tables import parquet
@@ -323,9 +323,9 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _require_values(rows: int, columns: int) -> None:
-    """Raise ValueError for more than MOST_VALUES cells."""
-    if rows * columns > MOST_VALUES:
-        raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_VALUES:,}")
+    """Raise ValueError for more than MOST_TABLE_VALUES cells."""
+    if rows * columns > MOST_TABLE_VALUES:
+        raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_TABLE_VALUES:,}")
 
 
 def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:

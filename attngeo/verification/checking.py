@@ -18,7 +18,7 @@ from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.rules import OutputNote
-from attngeo.verification.comparing import TOLERANCE, Prediction, compare
+from attngeo.verification.comparing import TOLERANCE, Prediction, compare_products
 from attngeo.verification.mixing import record_mixtures
 from attngeo.verification.probing import OnRun, RunModel, align_products, run_on_vectors, vectors_of_runs
 from attngeo.verification.recording import Recorder, record_products
@@ -42,7 +42,7 @@ class Expectation:
     Attributes:
         site: the attention site.
         module: name of its module in the running model, which may differ from the name in the file.
-        prediction: its queries and keys for the vectors of `predict`.
+        prediction: its queries and keys for the vectors of `predict_factors`.
         outputs: its outputs for these vectors; None if they are not checked.
     """
 
@@ -60,7 +60,7 @@ class SiteCheck:
         site: the attention site.
         verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs"; "no
             product" if the module ran, but no product in it went through a softmax; "not run".
-        difference: relative difference, see `compare`.
+        difference: relative difference, see `compare_products`.
         outputs: verdict on values and outputs; "" if they are not checked. "heads agree" if each head writes what it
             should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do,
             but something stands between; both only if a note of the site says why, see `EXPLAINED`.
@@ -99,7 +99,7 @@ def _module_of(pattern: str) -> str:
     return pattern
 
 
-def predict(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
+def predict_factors(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
     """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
 
     options: which bilinear form; with biases.
@@ -172,7 +172,7 @@ def check_expectations(
         if owner is None:
             continue
         for index in contained[owner]:
-            comparison = compare(expected[index].prediction, product.query, product.key)
+            comparison = compare_products(expected[index].prediction, product.query, product.key)
             best[index] = min(best.get(index, comparison), comparison)
             if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)

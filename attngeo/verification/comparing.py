@@ -30,7 +30,7 @@ class Prediction:
     key_with_bias: Tensor
 
 
-def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) -> tuple[float, bool]:
+def compare_products(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) -> tuple[float, bool]:
     """Difference between the products of a running model and those of the weights.
 
     Args:

@@ -22,7 +22,7 @@ from attngeo.verification.inputs import combine_inputs
 from attngeo.verification.recording import without_fast_path
 
 # Combinations of inputs to try on one module.
-MOST_TRIES = 32
+MOST_INPUTS_TRIED = 32
 ATTENDS = re.compile(r"Attention|Attn")
 DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
 
@@ -150,7 +150,7 @@ class _Search:
         missing = self.missing_under(path)
         best: tuple[Drive, set[str]] | None = None
         tries = combine_inputs(module, _configs_around(self.model, path), self.arguments.get(path, {}))
-        for inputs in islice(tries, MOST_TRIES):
+        for inputs in islice(tries, MOST_INPUTS_TRIED):
             self.ran.clear()
             torch.manual_seed(0)
             try:

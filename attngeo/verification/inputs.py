@@ -32,7 +32,7 @@ WELCOME = {
 # What stands for other inputs, and is never added to them.
 INSTEAD = {"inputs_embeds", "hidden_states"}
 # Combinations to try of one set of names.
-MOST_OF_A_SET = 20
+MOST_INPUTS_OF_A_SET = 20
 
 
 @dataclass
@@ -381,7 +381,7 @@ def combine_inputs(module: nn.Module, configs: list[Any], known: Mapping[str, An
             options = {name: MAKERS[name](source) if name in MAKERS else [None] for name in names}
         except Exception:  # a maker that does not find what it needs here
             continue
-        for values in itertools.islice(_combine(options), MOST_OF_A_SET):
+        for values in itertools.islice(_combine(options), MOST_INPUTS_OF_A_SET):
             given = {name: value for name, value in values.items() if value is not None or name in required}
             yield {**given, **known}
 

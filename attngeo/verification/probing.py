@@ -117,16 +117,16 @@ def _linear_hook(vectors: Vectors) -> Any:
         if torch.equal(x, probe.expand_as(x)):
             return x
 
-        def normalise(value: Tensor) -> Tensor:
+        def normalize(value: Tensor) -> Tensor:
             result: Tensor = norm.forward(value, *args[1:], **kwargs) if args else norm.forward(value)
             return result.float()
 
         large = 1e3 * x
-        at_large = normalise(large)
-        at_zero = normalise(torch.zeros_like(x))
-        if not torch.allclose(at_large, normalise(2 * large), rtol=1e-3, atol=1e-5):
+        at_large = normalize(large)
+        at_zero = normalize(torch.zeros_like(x))
+        if not torch.allclose(at_large, normalize(2 * large), rtol=1e-3, atol=1e-5):
             return None  # it does not divide by the size of its input
-        centres = torch.allclose(at_large, normalise(large + large.abs().max()), rtol=1e-2, atol=1e-3)
+        centres = torch.allclose(at_large, normalize(large + large.abs().max()), rtol=1e-2, atol=1e-3)
         wide = x.float()
         deviation = wide - wide.mean(-1, keepdim=True) if centres else wide
         size = deviation.square().mean(-1, keepdim=True).sqrt()

@@ -30,14 +30,14 @@ from attngeo.verification.checking import (
     Expectation,
     SiteCheck,
     check_expectations,
-    predict,
+    predict_factors,
     predict_outputs,
 )
 from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import open_running, silence_libraries
 
-COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
+VERIFICATION_COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 # If values and outputs are compared, too.
 CIRCUIT_COLUMNS = ("model", "stack", "layer", "circuit", "module", "verdict", "difference")
 AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
@@ -150,7 +150,7 @@ def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.Data
             rows += [(store.ref, site.stack, site.layer, circuit, site.module, *rest) for site, *rest in verdicts]
     frame = pd.DataFrame(rows, columns=list(CIRCUIT_COLUMNS)).astype({"layer": "Int64"})
     if parts == "qk":
-        frame = frame[list(COLUMNS)]
+        frame = frame[list(VERIFICATION_COLUMNS)]
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
@@ -200,8 +200,8 @@ def _expect(
     predicted: dict[SitePlace, Prediction] = {}
     for place, site in saved_sites.items():
         progress(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
-        predicted[place] = predict(store, site)
-    sources = match_places(predicted, {place: predict(in_memory, site) for place, site in loaded_sites.items()})
+        predicted[place] = predict_factors(store, site)
+    sources = match_places(predicted, {place: predict_factors(in_memory, site) for place, site in loaded_sites.items()})
     partners: dict[SitePlace, AttentionSite] = {}
     copies = []
     for loaded_place, place in sources.items():

@@ -41,7 +41,7 @@ def main() -> None:
         composed = composed.assign(is_circuit=is_circuit)
         for about in composed.attrs["thresholds"]:
             of_kind = composed[composed["kind"] == about["kind"]]
-            strongest = of_kind.nlargest(STRONGEST, "z")
+            strongest = of_kind.nlargest(STRONGEST, "composition_z")
             rows.append({
                 "fold_norm": fold_norm,
                 "kind": about["kind"],

@@ -98,7 +98,7 @@ def main() -> None:
     for seed in SEEDS:
         model = train(seed)
         heads.append(measure_heads(model, seed))
-        composed = compose(model, fresh=True)
+        composed = compose(model, fresh=True).rename(columns={"composition_z": "z"})
         edges.append(composed[EDGES].assign(seed=seed))
     pd.concat(heads).to_csv(HERE / "repeats.csv", index=False, float_format="%.4g")
     pd.concat(edges).to_csv(HERE / "repeats-edges.csv", index=False, float_format="%.4g")

@@ -18,7 +18,7 @@ from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.networks import Batch, ItemAttention
 from attngeo.estimators.efa.options import Architecture
 from attngeo.papers.wibisono2025.baselines import measure_unigram
-from attngeo.papers.wibisono2025.options import COLUMNS
+from attngeo.papers.wibisono2025.options import EXPERIMENT_COLUMNS
 from attngeo.papers.wibisono2025.splits import Split, take_sequences
 
 TARGET = Path(__file__).with_name("recovery.csv")
@@ -76,7 +76,7 @@ def split_sequences(frame: pd.DataFrame) -> Split:
 
 
 def measure_models(sizes: Sequence[int] = SIZES) -> pd.DataFrame:
-    """The cross-entropies of baselines and of models that are fitted to so many sequences; columns: `COLUMNS`."""
+    """The cross-entropies of baselines and of models fitted to so many sequences; columns: `EXPERIMENT_COLUMNS`."""
     split = split_sequences(draw_sequences(build_known_model(), max(SIZES) + VALIDATION + TEST))
     rows = [
         make_row("unigram", "", "cross_entropy", measure_unigram(split, "uni", "")["cross_entropy"]),
@@ -85,7 +85,7 @@ def measure_models(sizes: Sequence[int] = SIZES) -> pd.DataFrame:
     for model in ("efa", "fm"):
         for size in sizes:
             rows += fit_model(model, split, size)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(EXPERIMENT_COLUMNS))
 
 
 def fit_model(model: str, split: Split, size: int) -> Iterator[dict[str, Any]]:

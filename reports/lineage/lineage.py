@@ -179,7 +179,7 @@ def copy_all(model: Path, seed: int, family: str) -> Iterator[tuple[str, Path]]:
 
 def test(pair: Pair) -> dict[str, Any]:
     """The row of a pair."""
-    row = attngeo.lineage(pair.model, pair.candidate, align=pair.align).iloc[0]
+    row = attngeo.lineage(pair.model, pair.candidate, align=pair.align).rename(columns={"similarity_z": "z"}).iloc[0]
     tested = {name: row[name] for name in COLUMNS}
     names = {"model": pair.model.name, "candidate": pair.candidate.name}
     configs = [json.loads((folder / "config.json").read_text()) for folder in (pair.model, pair.candidate)]
@@ -193,16 +193,16 @@ def measure_nulls(folder: Path) -> pd.DataFrame:
     rows = []
     for seed in range(NULLS):
         one, other = build("llama", 1000 + seed), build("llama", 5000 + seed)
-        row = attngeo.lineage(one, other, permutations=99, seed=seed).iloc[0]
-        rows.append({"null": "new weights", "p_value": row["p_value"], "z": row["z"]})
+        row = attngeo.lineage(one, other, n_permutations=99, seed=seed).iloc[0]
+        rows.append({"null": "new weights", "p_value": row["p_value"], "z": row["similarity_z"]})
     trained = [FOLDER / f"llama-{seed}" for seed in range(FAMILIES["llama"])]
     pairs = [*itertools.combinations(trained, 2)]
     for number in range(NULLS):
         one, other = pairs[number % len(pairs)]
         tensors, config = read_model(other)
         moved = write_model(folder, turn_stream(tensors, permutation(WIDTH, 3000 + number)), config)
-        row = attngeo.lineage(one, moved, permutations=99, seed=number).iloc[0]
-        rows.append({"null": "trained, permuted", "p_value": row["p_value"], "z": row["z"]})
+        row = attngeo.lineage(one, moved, n_permutations=99, seed=number).iloc[0]
+        rows.append({"null": "trained, permuted", "p_value": row["p_value"], "z": row["similarity_z"]})
     return pd.DataFrame(rows)
 
 
@@ -314,7 +314,7 @@ def find_embeddings(tensors: Tensors) -> Tensor:
 
 def measure_permuted(folder: Path) -> pd.DataFrame:
     """How similar strangers with aligned streams are, compared with permutations, which are not aligned."""
-    coordinates = draw_coordinates(WIDTH, permutations=199, seed=0)
+    coordinates = draw_coordinates(WIDTH, n_permutations=199, seed=0)
     kept = torch.eye(WIDTH)
     rows = []
     for family, count in FAMILIES.items():

@@ -56,7 +56,7 @@ def measure_variants() -> pd.DataFrame:
     for variant in VARIANTS:
         for model in variant.models:
             scores = attngeo.score(MODELS[model], per_head=True, fresh=True, **variant.options)
-            summary = attngeo.summarise(scores).assign(model=model)
+            summary = attngeo.summarize(scores).assign(model=model)
             summary.insert(0, "variant", variant.name)
             frames.append(summary)
     return pd.concat(frames, ignore_index=True)

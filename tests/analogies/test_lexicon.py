@@ -57,7 +57,7 @@ def test_a_word_is_known_in_both_forms_of_its_accents(known: str, written: str, 
     assert lexicon.row(normalize(written, "cafe\u0301s")) is None
     assert set(attngeo.nearest(embedding, f"{written_words[0]} - {written_words[1]}").word) == set(known_words[2:])
     questions = write_questions(tmp_path / "q.txt", {"all": [" ".join(written_words)]})
-    assert attngeo.analogy(embedding, questions=questions, top_k=1).questions["known"].tolist() == [True]
+    assert attngeo.analogy(embedding, questions=questions, n_answers=1).questions["known"].tolist() == [True]
 
 
 def test_the_form_that_is_written_comes_first() -> None:
@@ -72,7 +72,7 @@ def test_a_known_word_in_another_form_is_not_composed_of_tokens(tmp_path: Path) 
     embedding = open_embedding(checkpoint(tmp_path, 400))
     word = next(label for label in embedding.labels if label.isalpha() and len(label) > 2)
     accented = replace(embedding, labels=["é" + label if label == word else label for label in embedding.labels])
-    lexicon = build_lexicon(accented, [normalize("NFD", "é" + word)], ProbeSettings(compose="mean"))
+    lexicon = build_lexicon(accented, [normalize("NFD", "é" + word)], ProbeSettings(subwords="mean"))
     assert len(lexicon.composed) == 0
     assert lexicon.row(normalize("NFD", "é" + word)) == embedding.labels.index(word)
 
@@ -85,7 +85,7 @@ def test_ignoring_case_leaves_one_candidate_of_each_word() -> None:
 def test_candidates_are_words_or_everything() -> None:
     embedding = table(np.eye(len(CASED)), CASED)
     assert build_lexicon(embedding).candidates.tolist() == [0, 1, 2, 3, 4]
-    every = build_lexicon(embedding, settings=ProbeSettings(candidates="all"))
+    every = build_lexicon(embedding, settings=ProbeSettings(answers="all"))
     assert every.candidates.tolist() == list(range(7))
     assert (every.row("1990"), every.row("##s")) == (5, 6)
 
@@ -94,7 +94,7 @@ def test_words_of_several_tokens_are_unknown_or_the_mean_of_them(tmp_path: Path)
     word_piece(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, 7))
     assert build_lexicon(embedding, ["kings"]).row("kings") is None
-    lexicon = build_lexicon(embedding, ["Kings", "kings", "king", "prince"], settings=ProbeSettings(compose="mean"))
+    lexicon = build_lexicon(embedding, ["Kings", "kings", "king", "prince"], settings=ProbeSettings(subwords="mean"))
     row = lexicon.row("KINGS")
     assert row == 7
     assert lexicon.label(row) == "kings"
@@ -117,25 +117,25 @@ def test_words_of_several_tokens_are_asked_like_others(tmp_path: Path) -> None:
     write_single(halves, {"wte.weight": both}, {"model_type": "own"})
     word_piece(halves / "tokenizer.json", ["[PAD]", "[UNK]", *parts[0], *parts[1]])
     path = write_questions(tmp_path / "q.txt", {"all": ["ab cd ef gh", "ij kl gh ab"]})
-    one = attngeo.analogy(str(whole), questions=path, top_k=1).questions
-    other = attngeo.analogy(str(halves), questions=path, top_k=1, compose="mean").questions
+    one = attngeo.analogy(str(whole), questions=path, n_answers=1).questions
+    other = attngeo.analogy(str(halves), questions=path, n_answers=1, subwords="mean").questions
     np.testing.assert_allclose(one["cosine"], other["cosine"], atol=1e-6)
     with refuses(QuestionError, "halves", 0, 2):
-        attngeo.analogy(str(halves), questions=path, top_k=1)
+        attngeo.analogy(str(halves), questions=path, n_answers=1)
 
 
 def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
     library = byte_level(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()))
-    lexicon = build_lexicon(embedding, ["Spartan"], settings=ProbeSettings(compose="mean"))
+    lexicon = build_lexicon(embedding, ["Spartan"], settings=ProbeSettings(subwords="mean"))
     ids = library.encode(" Spartan").ids
     assert len(ids) > 1
     assert torch.allclose(lexicon.composed[0], embedding.matrix[ids].mean(0))
 
 
 def test_composing_needs_a_tokeniser() -> None:
-    with refuses(UsageError, "table", "compose", "tokeniser"):
-        build_lexicon(table(np.eye(3)), ["king"], settings=ProbeSettings(compose="mean"))
+    with refuses(UsageError, "table", "subwords", "tokeniser"):
+        build_lexicon(table(np.eye(3)), ["king"], settings=ProbeSettings(subwords="mean"))
 
 
 def test_composed_words_of_equal_tokens_are_one_candidate(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_composed_words_of_equal_tokens_are_one_candidate(tmp_path: Path) -> Non
     word_piece(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, 7))
     lexicon = build_lexicon(
-        embedding, ["King", "Kings", "kings", "KINGS", "Queen"], settings=ProbeSettings(case="keep", compose="mean")
+        embedding, ["King", "Kings", "kings", "KINGS", "Queen"], settings=ProbeSettings(case="keep", subwords="mean")
     )
     assert lexicon.row("King") == lexicon.row("king") == 2
     assert lexicon.row("Kings") == lexicon.row("KINGS") == 7
@@ -154,7 +154,7 @@ def test_composed_words_of_equal_tokens_are_one_candidate(tmp_path: Path) -> Non
 def test_composing_changes_nothing_for_words_that_are_tokens() -> None:
     questions = [("athens", "greece", "baghdad", "iraq"), ("Athens", "Greece", "Oslo", "Norway")]
     frames = [
-        attngeo.analogy("demo:minilm", questions=questions, case=case, compose="mean", draws=0).questions
+        attngeo.analogy("demo:minilm", questions=questions, case=case, subwords="mean", n_draws=0).questions
         for case in ("lower", "keep", "ignore")
     ]
     assert [frame["rank"].tolist() for frame in frames] == [[1, 1]] * 3

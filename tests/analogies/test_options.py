@@ -20,15 +20,16 @@ def test_values_that_are_no_choice_are_refused(kind: type[ProbeSettings]) -> Non
             checked.add(name)
             with refuses(UsageError, name, "'no'", *choices):
                 kind(**{name: "no"})
-    common = {"table", "candidates", "case", "compose"}
+    common = {"table", "answers", "case", "subwords"}
     assert checked == common | ({"method"} if kind is AnalogyOptions else set())
 
 
 @pytest.mark.parametrize(
     ("name", "value", "limits"),
     [
-        ("limit", 0, [1]), ("remove_top", -1, [0]), ("top_k", 0, [1]), ("draws", -1, [0, f"{MOST_DRAWS:,}"]),
-        ("draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("top_k", 1.5, []), ("top_k", True, []),
+        ("limit", 0, [1]), ("remove_top", -1, [0]), ("n_answers", 0, [1]), ("n_draws", -1, [0, f"{MOST_DRAWS:,}"]),
+        ("n_draws", MOST_DRAWS + 1, [0, f"{MOST_DRAWS:,}"]), ("seed", -1, [0]), ("n_answers", 1.5, []),
+        ("n_answers", True, []),
     ],
 )  # fmt: skip
 def test_numbers_outside_their_limits_are_refused(name: str, value: Any, limits: list[object]) -> None:
@@ -38,8 +39,8 @@ def test_numbers_outside_their_limits_are_refused(name: str, value: Any, limits:
 
 
 def test_numbers_at_their_limits_are_allowed() -> None:
-    assert AnalogyOptions(limit=1, remove_top=0, top_k=1, draws=MOST_DRAWS, seed=0).draws == MOST_DRAWS
-    assert AnalogyOptions(draws=0, limit=None).limit is None
+    assert AnalogyOptions(limit=1, remove_top=0, n_answers=1, n_draws=MOST_DRAWS, seed=0).n_draws == MOST_DRAWS
+    assert AnalogyOptions(n_draws=0, limit=None).limit is None
 
 
 def test_memory_is_bytes() -> None:
@@ -55,7 +56,7 @@ def test_the_library_takes_options_and_keywords() -> None:
     """Keywords win over `options`; a wrong one is refused before any file is read."""
     import attngeo
 
-    with refuses(UsageError, "top_k", 0):
-        attngeo.analogy("no/such/model", options=AnalogyOptions(), top_k=0)
+    with refuses(UsageError, "n_answers", 0):
+        attngeo.analogy("no/such/model", options=AnalogyOptions(), n_answers=0)
     with pytest.raises(TypeError, match="no_such_option"):
         attngeo.analogy("demo:minilm", no_such_option=1)

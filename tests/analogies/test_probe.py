@@ -39,7 +39,9 @@ def questions(rows: Any, labels: list[str], answers: int = 1) -> QuestionSet:
 
 def ask(embedding: Embedding, asked: QuestionSet, **options: Any) -> AnalogyResult:
     """Answers whose scores, which these tests do not read, have no interval."""
-    return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top_k": 1, "draws": 0} | options))
+    return attngeo.analogy(
+        embedding, questions=asked, keep_duplicates=True, **({"n_answers": 1, "n_draws": 0} | options)
+    )
 
 
 def test_results_of_several_models_state_the_revision_of_each(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_an_answer_that_is_named_twice_counts_once(case: str) -> None:
         assert ask(table(x, labels), asked, case=case).questions["rank"].tolist() == [expected]
 
 
-@pytest.mark.parametrize("options", [{}, {"centre": True}, {"remove_top": 2}])
+@pytest.mark.parametrize("options", [{}, {"center": True}, {"remove_top": 2}])
 def test_a_planted_structure_is_solved(options: dict[str, Any], tmp_path: Path) -> None:
     embedding, lines = planted()
     path = write_questions(tmp_path / "q.txt", {"planted": lines})
@@ -117,7 +119,7 @@ def test_a_planted_structure_is_solved(options: dict[str, Any], tmp_path: Path) 
 def test_a_planted_structure_is_found_by_angles_too(method: str, tmp_path: Path) -> None:
     embedding, lines = planted(width=60)
     path = write_questions(tmp_path / "q.txt", {"planted": lines})
-    overall = attngeo.analogy(embedding, questions=path, method=method, normalise=True).scores.iloc[-1]
+    overall = attngeo.analogy(embedding, questions=path, method=method, normalize=True).scores.iloc[-1]
     assert overall["accuracy"] > 0.9
 
 
@@ -195,9 +197,9 @@ def test_blocks_of_any_size_give_the_same(method: str, monkeypatch: pytest.Monke
     embedding = table(x)
     asked = questions(rows, list(embedding.labels))
     assert_no_rounding_decides(all_scores(x.astype(float), rows, method), rows, 7)
-    whole = ask(embedding, asked, method=method, top_k=7).questions
+    whole = ask(embedding, asked, method=method, n_answers=7).questions
     monkeypatch.setattr(probe, "BLOCKS", {"cpu": (11, 64)})
-    parts = ask(embedding, asked, method=method, top_k=7, memory=600_000).questions
+    parts = ask(embedding, asked, method=method, n_answers=7, memory=600_000).questions
     assert whole["rank"].tolist() == parts["rank"].tolist()
     assert whole["top"].tolist() == parts["top"].tolist()
 
@@ -215,8 +217,8 @@ def test_the_best_candidates_are_gensims() -> None:
     x, labels = generator.standard_normal((200, 12)), words(200)
     asked = questions(generator.permutation(200).reshape(50, 4), labels)
     oracle = keyed(labels, x)
-    got = ask(table(x, labels), asked, normalise=True, top_k=4).questions
-    cosmul = ask(table(x, labels), asked, method="3cosmul", top_k=1).questions
+    got = ask(table(x, labels), asked, normalize=True, n_answers=4).questions
+    cosmul = ask(table(x, labels), asked, method="3cosmul", n_answers=1).questions
     for q, tops, best in zip(asked.questions, got["top"], cosmul["top"], strict=True):
         assert_alike(tops.split(), oracle.most_similar([q.b, q.c], [q.a], topn=6))
         assert_alike([best], oracle.most_similar_cosmul([q.b, q.c], [q.a], topn=3))
@@ -224,26 +226,26 @@ def test_the_best_candidates_are_gensims() -> None:
 
 def test_nearest_is_gensims_most_similar() -> None:
     x, labels = np.random.default_rng(4).standard_normal((200, 12)), words(200)
-    got = attngeo.nearest(table(x, labels), "aaa - aab + aac + aad", normalise=True, top_k=6)
+    got = attngeo.nearest(table(x, labels), "aaa - aab + aac + aad", normalize=True, top=6)
     expected = keyed(labels, x).most_similar(["aaa", "aac", "aad"], ["aab"], topn=8)
     assert_alike(got["word"].tolist(), expected)
     assert got["cosine"].tolist() == pytest.approx([value for _, value in expected[:6]], abs=1e-5)
-    one = attngeo.nearest(table(x, labels), "aaa", top_k=3)
+    one = attngeo.nearest(table(x, labels), "aaa", top=3)
     assert_alike(one["word"].tolist(), keyed(labels, x).most_similar("aaa", topn=5))
 
 
-@pytest.mark.parametrize(("count", "normalise"), [(0, False), (1, False), (3, True)])
-def test_remove_top_subtracts_the_directions_of_largest_variance(count: int, normalise: bool) -> None:
+@pytest.mark.parametrize(("count", "normalize"), [(0, False), (1, False), (3, True)])
+def test_remove_top_subtracts_the_directions_of_largest_variance(count: int, normalize: bool) -> None:
     """All-but-the-top, by a singular value decomposition of the words that may be answers."""
     x = np.random.default_rng(5).standard_normal((120, 10)) @ np.diag(range(1, 11)) + 3
     labels = [*words(110), *map(str, range(10))]
     lexicon = build_lexicon(table(x, labels))
-    settings = ProbeSettings(centre=True, remove_top=count, normalise=normalise, device="cpu")
+    settings = ProbeSettings(center=True, remove_top=count, normalize=normalize, device="cpu")
     got = Space(lexicon, settings).vectors(torch.arange(120)).numpy()
     centred = x - x[:110].mean(0)
     directions = np.linalg.svd(centred[:110])[2][:count]
     expected = centred - centred @ directions.T @ directions
-    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True) if normalise else expected
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True) if normalize else expected
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
@@ -259,8 +261,8 @@ def test_half_precision_tables_are_asked_as_float64() -> None:
 def test_impossible_questions_are_refused() -> None:
     embedding = table(np.eye(9))
     asked = questions([[0, 1, 2, 3]], list(embedding.labels))
-    with refuses(UsageError, "top_k", 7, "from 1 to 6", "table", 9):
-        ask(embedding, asked, top_k=7)
+    with refuses(UsageError, "n_answers", 7, "from 1 to 6", "table", 9):
+        ask(embedding, asked, n_answers=7)
     with refuses(UsageError, "memory", 100):
         ask(embedding, asked, memory=100)
     with refuses(UsageError, "remove_top", 9, "table"):
@@ -268,6 +270,6 @@ def test_impossible_questions_are_refused() -> None:
     with refuses(UsageError, "models"):
         attngeo.analogy([])
     with refuses(UsageError, "table"):
-        attngeo.analogy([embedding, embedding], questions=asked, top_k=1)
+        attngeo.analogy([embedding, embedding], questions=asked, n_answers=1)
     with refuses(UsageError, "table", "'king'"):
         attngeo.nearest(embedding, "king")

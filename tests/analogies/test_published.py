@@ -11,9 +11,9 @@ from support.vectors import table
 import attngeo
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.analogies.questions import load_questions
-from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarise_answers
+from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarize_answers
 
-NO_DRAWS = AnalogyOptions(draws=0)
+NO_DRAWS = AnalogyOptions(n_draws=0)
 stored = needs("published/analogy_bert_questions.csv")
 
 
@@ -35,7 +35,7 @@ def test_the_measures_are_the_published_ones(subset: str, count: int) -> None:
     rows = bert()
     rows = rows if subset.endswith("raw") else rows[rows["dup"] == 0]
     rows = rows if "bart" not in subset else rows[rows["in_bart"] == 1]
-    got = summarise_answers(rows, options=NO_DRAWS).set_index("name")
+    got = summarize_answers(rows, options=NO_DRAWS).set_index("name")
     expected = pd.read_csv(DATA / "published" / "analogy_bert_by_category.csv").query("subset == @subset")
     assert got.loc["overall", "known"] == count
     assert len(expected) == len(got) == 17
@@ -53,7 +53,7 @@ def test_the_questions_that_bert_knows_are_the_published_ones() -> None:
     labels = sorted({word for task in rows["task"] for word in task.split()})
     embedding = table(np.random.default_rng(0).standard_normal((len(labels), 3)), labels)
     for keep, count in ((True, 12154), (False, 11983)):
-        result = attngeo.analogy(embedding, keep_duplicates=keep, candidates="all", draws=0)
+        result = attngeo.analogy(embedding, keep_duplicates=keep, answers="all", n_draws=0)
         overall = result.scores.set_index("name").loc["overall"]
         assert (overall["known"], overall["asked"]) == (count, 19544 if keep else 19544 - 171)
         known = result.questions[result.questions["known"]]

@@ -20,7 +20,7 @@ from attngeo.analogies.summary import (
     interval,
     mcnemar,
     resample_means,
-    summarise_answers,
+    summarize_answers,
 )
 
 PAIRS = [f"pair {i}" for i in range(14)]
@@ -62,7 +62,7 @@ def test_intervals_cover_the_truth() -> None:
         good = dict(zip(PAIRS, generator.random(len(PAIRS)) < 0.8, strict=True))
         correct = np.array([float(good[a] and good[b]) for a, b in QUESTIONS])
         first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
-        low, high = interval(resample_means(correct, first, second, AnalogyOptions(draws=300), 0))
+        low, high = interval(resample_means(correct, first, second, AnalogyOptions(n_draws=300), 0))
         covered += low <= 0.64 <= high
     assert covered >= 170
 
@@ -70,7 +70,7 @@ def test_intervals_cover_the_truth() -> None:
 def test_the_interval_of_a_row_is_that_of_drawn_pairs() -> None:
     """Pairs are drawn with repetition; a question counts as often as the draws of its two pairs multiplied."""
     ranks = np.random.default_rng(3).integers(1, 4, len(QUESTIONS))
-    rows = summarise_answers(frame(ranks), options=AnalogyOptions(draws=4000))
+    rows = summarize_answers(frame(ranks), options=AnalogyOptions(n_draws=4000))
     row = rows[rows["level"] == "overall"].iloc[0]
     generator = np.random.default_rng(4)
     means = []
@@ -85,7 +85,7 @@ def test_the_interval_of_a_row_is_that_of_drawn_pairs() -> None:
 
 
 def test_no_draws_give_no_interval() -> None:
-    row = summarise_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(draws=0)).iloc[-1]
+    row = summarize_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(n_draws=0)).iloc[-1]
     assert row["accuracy"] == 1
     assert math.isnan(row["accuracy_low"])
 
@@ -96,7 +96,7 @@ def test_levels_add_up() -> None:
         frame(generator.integers(1, 8, len(QUESTIONS)), category=category, kind=kind, known=generator.random(182) < 0.7)
         for category, kind in (("a", "x"), ("b", "x"), ("c", "y"))
     ]
-    rows = summarise_answers(pd.concat(parts), options=AnalogyOptions()).set_index("name")
+    rows = summarize_answers(pd.concat(parts), options=AnalogyOptions()).set_index("name")
     assert rows["level"].tolist() == ["category"] * 3 + ["type"] * 2 + ["overall"]
     assert rows["asked"].tolist() == [182, 182, 182, 364, 182, 546]
     for name, members in {"x": ["a", "b"], "y": ["c"], "overall": ["a", "b", "c"]}.items():
@@ -116,7 +116,7 @@ def test_each_measure_is_that_of_plain_counting() -> None:
         ranks = generator.choice([1, 1, 2, 5, 6, 40], len(QUESTIONS))
         rows = frame(ranks, model, known=generator.random(len(QUESTIONS)) < 0.7)
         answers[model] = rows.assign(cosine=generator.uniform(-1, 1, len(rows)))
-    scores = summarise_answers(pd.concat(answers.values()), options=AnalogyOptions(), which="own")
+    scores = summarize_answers(pd.concat(answers.values()), options=AnalogyOptions(), which="own")
     for model, rows in answers.items():
         known = [row for row in rows.to_dict("records") if row["known"]]
         count = len(known)
@@ -142,7 +142,7 @@ def test_each_measure_is_that_of_plain_counting() -> None:
 def test_categories_are_drawn_independently() -> None:
     """Two alike make a type whose interval is narrower by the square root of two."""
     ranks = np.random.default_rng(5).integers(1, 3, 182)
-    rows = summarise_answers(
+    rows = summarize_answers(
         pd.concat([frame(ranks, category=name, kind="x") for name in "ab"]), options=AnalogyOptions()
     ).set_index("name")
     widths = rows["accuracy_high"] - rows["accuracy_low"]

@@ -30,7 +30,7 @@ ASKED: dict[str, tuple[Any, Any]] = {
     "positions": (MODEL, PositionOptions()),
     "compose": (MODEL, ComposeOptions()),
     "compare": ((MODEL, OTHER), PAIR),
-    "lineage": ((MODEL, MODEL), LineageOptions(permutations=19)),
+    "lineage": ((MODEL, MODEL), LineageOptions(n_permutations=19)),
 }
 
 

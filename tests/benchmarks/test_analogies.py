@@ -30,7 +30,7 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
     """At least 4 times faster than gensim with the same answers, and within 1.6 times of one product a question."""
     embedding = open_embedding("demo:minilm")
     oracle = keyed(embedding.labels, embedding.matrix)
-    lexicon = build_lexicon(embedding, settings=ProbeSettings(candidates="all"))
+    lexicon = build_lexicon(embedding, settings=ProbeSettings(answers="all"))
     found = [rows for q in load_questions("google").questions if (rows := lexicon.rows_of(q)) is not None]
     unit = torch.nn.functional.normalize(embedding.matrix, dim=1)
     a, b, c = torch.tensor([terms for terms, _ in found]).T
@@ -42,10 +42,10 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
             for block in torch.split(unit, 2048):
                 part @ block.T
 
-    choices: dict[str, Any] = {"candidates": "all", "normalise": True, "keep_duplicates": True, "device": "cpu"}
+    choices: dict[str, Any] = {"answers": "all", "normalize": True, "keep_duplicates": True, "device": "cpu"}
 
     def ours() -> Any:
-        return attngeo.analogy(embedding, draws=0, **choices)
+        return attngeo.analogy(embedding, n_draws=0, **choices)
 
     product, own = by_turns(5, product_alone, ours)
     results: list[Any] = []

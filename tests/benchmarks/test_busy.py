@@ -22,7 +22,7 @@ ONE = {"OMP_NUM_THREADS": "1"}
 IDLE, BESIDE = {"default": DEFAULT, "passive": PASSIVE, "one": ONE}, {"passive": PASSIVE, "one": ONE}
 ROUNDS = 3
 COMMANDS = {
-    "analogy": "analogy demo:minilm --draws 0 --format csv",
+    "analogy": "analogy demo:minilm --n-draws 0 --format csv",
     "efa": "efa fit baskets.csv --part items --epochs 10 --device cpu --format csv",
     "pretrain": "pretrain --steps 60 --quiet -o run{}",
     "tabular": "tabular fit rows.csv --target y --methods atn --epochs 20 --device cpu --format csv",

@@ -20,7 +20,7 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
 from attngeo.layouts.rules import OutputNote
-from attngeo.verification.checking import COMPARED, EXPLAINED, Findings, predict, predict_outputs
+from attngeo.verification.checking import COMPARED, EXPLAINED, Findings, predict_factors, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
 from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
@@ -191,7 +191,7 @@ def read_sites(model: Any) -> tuple[list[Stored], dict[str, str]]:
         stored = []
         for site in sites:
             outputs = None if site.missing else predict_outputs(store, site)
-            stored.append(Stored(site, predict(store, site), outputs))
+            stored.append(Stored(site, predict_factors(store, site), outputs))
         return stored, skipped
 
 

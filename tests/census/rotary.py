@@ -14,8 +14,8 @@ from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, Rotary
 from attngeo.layouts.rotary import rotary_frequencies
-from attngeo.verification.checking import COMPARED, predict
-from attngeo.verification.comparing import TOLERANCE, compare
+from attngeo.verification.checking import COMPARED, predict_factors
+from attngeo.verification.comparing import TOLERANCE, compare_products
 from attngeo.verification.drives import Drive, run_drives
 from attngeo.verification.probing import products_of_runs
 from attngeo.verification.recording import Product, record_products
@@ -87,10 +87,10 @@ def _pair_tokens(product: Product) -> Iterator[Product]:
 def _fits(store: ModuleStore, site: AttentionSite, products: Iterable[Product], offset: int, tokens: int) -> bool:
     """Whether one of the products is that of a query so many tokens after its key, as predicted at this offset."""
     try:
-        expected = predict(store, site, COMPARED.model_copy(update={"rope_offset": offset}))
+        expected = predict_factors(store, site, COMPARED.model_copy(update={"rope_offset": offset}))
     except AttnGeoError:
         return False
-    return any(compare(expected, product.query, product.key, tokens)[0] < TOLERANCE for product in products)
+    return any(compare_products(expected, product.query, product.key, tokens)[0] < TOLERANCE for product in products)
 
 
 def find_rotation(specimen: Specimen, kinds: Iterable[str] = SCALINGS) -> tuple[str, str]:

@@ -489,17 +489,17 @@ def test_a_part_of_a_model_beside_that_part_alone(tmp_path: Path) -> None:
             assert rows["stack"].tolist() == [mine, mine]
             assert rows.change.tolist() == [0, 0]
             assert rows.note.str.contains(f"compared with the stack {other} of the other model").all()
-        row = attngeo.lineage(*models, permutations=19).iloc[0]
+        row = attngeo.lineage(*models, n_permutations=19).iloc[0]
         assert row["layers"] == f"{mine} layers 0-1"
         assert f"the stack {mine} compared with the stack {other} of the candidate" in row["note"]
         assert row["similarity"] > 0.99
-        chosen = attngeo.lineage(*models, permutations=19, stack=f"{mine}={other}").iloc[0]
+        chosen = attngeo.lineage(*models, n_permutations=19, stack=f"{mine}={other}").iloc[0]
         assert chosen.equals(row)
     second = write_composite(tmp_path / "second", weights())
     same = attngeo.compare([composite, second])
     assert same["stack"].unique().tolist() == ["text", "vision"]
     layers = {
-        stack: attngeo.lineage(composite, second, permutations=19, stack=stack)["layers"].item()
+        stack: attngeo.lineage(composite, second, n_permutations=19, stack=stack)["layers"].item()
         for stack in (None, "text", "vision")
     }
     assert layers == {None: "text layers 0-1", "text": "text layers 0-1", "vision": ""}  # nothing is known of the tower
@@ -532,7 +532,7 @@ def test_the_encoder_of_a_speech_model_beside_that_of_another_one(tmp_path: Path
         rows = attngeo.compare(models, stack=stack)
         assert rows["stack"].tolist() == ["encoder", "encoder"]
         assert rows.change.tolist() == [0, 0]
-        row = attngeo.lineage(*models, stack=stack, permutations=19).iloc[0]
+        row = attngeo.lineage(*models, stack=stack, n_permutations=19).iloc[0]
         assert "sinusoid" in row["note"]  # its positions are fixed: the test does not apply, whoever is asked
 
 

@@ -106,12 +106,12 @@ def test_similarity_p_and_z_are_those_of_formed_matrices(folder: Path, tmp_path:
     identity = torch.eye(WIDTH)
     observed, *permuted = measure_formed(folder, other, [identity, *(identity[:, order] for order in drawn.orders)])
     flipped = measure_formed(folder, other, [signs.diag() for signs in drawn.signs])
-    row = attngeo.lineage(folder, other, permutations=19, seed=4).iloc[0]
+    row = attngeo.lineage(folder, other, n_permutations=19, seed=4).iloc[0]
     assert row["similarity"] == pytest.approx(observed, rel=1e-5)
     assert row["p_value"] == (1 + sum(value >= observed for value in permuted)) / 20
     spreads = [torch.tensor(values, dtype=torch.float64) for values in (permuted, flipped)]
     expected = min(float((observed - spread.mean()) / spread.std()) for spread in spreads)
-    assert row["z"] == pytest.approx(expected, rel=1e-4)
+    assert row["similarity_z"] == pytest.approx(expected, rel=1e-4)
 
 
 DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
@@ -131,7 +131,7 @@ DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
 def test_descendants_are_related(make: Callable[[Tensors], Tensors], folder: Path, tmp_path: Path) -> None:
     row = attngeo.lineage(folder, write_model(tmp_path, make(draw(0)), MODEL)).iloc[0]
     assert row["related"]
-    assert row["z"] > 10
+    assert row["similarity_z"] > 10
     assert row["p_value"] == 1 / 200
     assert row["similarity"] > 0.4
     assert row["layers"] == "decoder layers 0-2"
@@ -148,17 +148,17 @@ def test_quantised_checkpoints_and_models_in_memory_are_candidates(folder: Path,
     packing = PACKINGS["int8-plain"]
     stored, _ = pack_state(draw(0), packing, lambda name, _: "proj" in name)
     packed = write_single(tmp_path / "packed", stored, MODEL | packing.config)
-    assert attngeo.lineage(folder, packed, permutations=19)["related"].tolist() == [True]
+    assert attngeo.lineage(folder, packed, n_permutations=19)["related"].tolist() == [True]
     model = built("llama")
     saved = tmp_path / "saved"
     model.save_pretrained(saved)
-    row = attngeo.lineage(model, saved, permutations=19).iloc[0]
+    row = attngeo.lineage(model, saved, n_permutations=19).iloc[0]
     assert (row["related"], row["model"]) == (True, type(model).__name__)
 
 
 def test_adapters_are_candidates(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base")
-    row = attngeo.lineage(base, write_adapter(tmp_path / "adapter", base), permutations=19).iloc[0]
+    row = attngeo.lineage(base, write_adapter(tmp_path / "adapter", base), n_permutations=19).iloc[0]
     assert row["p_value"] == 1 / 20  # the least that 19 permutations can give
     assert 0.2 < row["similarity"] < 0.999
 
@@ -170,7 +170,7 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
     assert str(rows["related"].dtype) == "boolean"
     assert rows["related"].tolist() == [False] * 5
     assert rows["verdict"].tolist() == ["no evidence"] * 5
-    assert rows["z"].abs().max() < 5
+    assert rows["similarity_z"].abs().max() < 5
     for note in rows["note"]:
         assert "no evidence: this test does not see a rotated stream" in note
         assert not re.search("independent(?!ly)|confirm", note)
@@ -181,8 +181,8 @@ def test_models_are_related_from_ten_standard_deviations_on(
     noise: float, related: bool, folder: Path, tmp_path: Path
 ) -> None:
     other = write_model(tmp_path, add_noise(draw(0), noise, seed=1), MODEL)
-    row = attngeo.lineage(folder, other, permutations=29).iloc[0]
-    assert row["z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
+    row = attngeo.lineage(folder, other, n_permutations=29).iloc[0]
+    assert row["similarity_z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
     # What is above all strangers, but not above the limit, is no evidence of independence, either.
     assert row["verdict"] == ("related" if related else "suspicious")
     assert pd.isna(row["related"]) if not related else row["related"]
@@ -193,7 +193,7 @@ def test_models_are_related_from_ten_standard_deviations_on(
 def test_up_to_512_coordinates_are_compared(width: int, note: bool, tmp_path: Path) -> None:
     config = MODEL | {"hidden_size": width, "num_hidden_layers": 1}
     folders = [write_model(tmp_path / str(seed), draw(seed, 1, width), config) for seed in (0, 1)]
-    row = attngeo.lineage(*folders, permutations=19).iloc[0]
+    row = attngeo.lineage(*folders, n_permutations=19).iloc[0]
     assert (f"512 of {width} coordinates" in row["note"]) is note
     assert row["p_value"] > 1 / 20
 
@@ -215,7 +215,7 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
         assert row["note"].startswith("equal spectra")
         assert ("ask again with --align" in row["note"]) is not align
         assert ("a rotated one cannot be excluded" in row["note"]) is align
-        assert row["z"] < 10
+        assert row["similarity_z"] < 10
 
 
 @pytest.mark.parametrize("lacking", ["model", "candidate"])
@@ -223,7 +223,7 @@ def test_to_align_is_advised_only_if_it_can_decide(lacking: str, tmp_path: Path)
     tensors = {"model": draw(0), "candidate": turn_stream(draw(0), permutation(WIDTH, 1))}
     del tensors[lacking]["model.embed_tokens.weight"]
     folders = {name: write_model(tmp_path / name, stored, MODEL) for name, stored in tensors.items()}
-    row = attngeo.lineage(folders["model"], folders["candidate"], permutations=19).iloc[0]
+    row = attngeo.lineage(folders["model"], folders["candidate"], n_permutations=19).iloc[0]
     assert row["verdict"] == "suspicious"
     assert "ask again" not in row["note"]
     assert "--align cannot find a permuted copy without token embeddings" in row["note"]
@@ -233,7 +233,7 @@ def test_strangers_stay_strangers_if_their_streams_are_aligned(folder: Path, tmp
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
     rows = attngeo.lineage(folder, others, align=True)
     assert rows["related"].tolist() == [False] * 5
-    assert rows["z"].abs().max() < 6
+    assert rows["similarity_z"].abs().max() < 6
 
 
 def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_aligned(
@@ -259,7 +259,7 @@ def test_strangers_whose_gains_are_alike_stay_strangers(tmp_path: Path) -> None:
         models.append(write_model(tmp_path / str(seed), tensors, MODEL))
     rows = attngeo.lineage(models[0], models[1:])
     assert rows["related"].tolist() == [False] * 3
-    assert rows["z"].max() < 5
+    assert rows["similarity_z"].max() < 5
 
 
 def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
@@ -279,15 +279,15 @@ def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: 
         models.append(write_model(tmp_path / str(seed), tensors, MODEL))
     rows = attngeo.lineage(models[0], models[1:], align=True)
     assert rows["related"].tolist() == [False] * 3
-    assert rows["z"].max() < 6
+    assert rows["similarity_z"].max() < 6
 
 
 def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
     shorter = write_model(tmp_path / "a", draw(0, layers=2), MODEL | {"num_hidden_layers": 2})
-    row = attngeo.lineage(folder, shorter, permutations=19).iloc[0]
+    row = attngeo.lineage(folder, shorter, n_permutations=19).iloc[0]
     assert (row["related"], row["layers"]) == (True, "decoder layers 0-1")
     # The stack of an encoder that was made a decoder has another name.
-    row = attngeo.lineage("demo:encoder", "demo:decoder", permutations=19).iloc[0]
+    row = attngeo.lineage("demo:encoder", "demo:decoder", n_permutations=19).iloc[0]
     assert row["layers"] == "encoder layers 0-2"
 
 
@@ -296,10 +296,10 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
 ) -> None:
     wider = write_model(tmp_path / "wider", draw(0, width=80), MODEL | {"hidden_size": 80})
     same = write_model(tmp_path / "same", draw(0), MODEL)
-    rows = attngeo.lineage(folder, [wider, saved("bart"), same], permutations=19)
+    rows = attngeo.lineage(folder, [wider, saved("bart"), same], n_permutations=19)
     assert rows["related"].isna().tolist() == [True, True, False]
     assert rows["verdict"].tolist() == ["not testable", "not testable", "related"]
-    assert rows[["similarity", "p_value", "z"]].isna().all(axis=1).tolist() == [True, True, False]
+    assert rows[["similarity", "p_value", "similarity_z"]].isna().all(axis=1).tolist() == [True, True, False]
     assert rows["layers"].tolist() == ["", "", "decoder layers 0-2"]
     for row, facts in zip(rows.to_dict("records"), (("64", "80", "sizes"), ("sizes",)), strict=False):
         assert row["note"].startswith("the test does not apply: ")
@@ -308,10 +308,10 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
 
 def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> None:
     nothing = {name: torch.zeros_like(tensor) for name, tensor in draw(0).items()}
-    row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL), permutations=19).iloc[0]
+    row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert row["verdict"] == "not testable"
-    assert row.isna()["z"]
+    assert row.isna()["similarity_z"]
     assert "same similarity" in row["note"]
     assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and similar to none")
 
@@ -321,17 +321,17 @@ def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
     tensors["model.layers.0.self_attn.k_proj.weight"][0, 0] = torch.nan  # heads 0 and 1 share this key head
     tensors["model.layers.1.self_attn.q_proj.weight"][:HEAD_DIM] = 0
     broken = write_model(tmp_path / "broken", tensors, MODEL)
-    row = attngeo.lineage(folder, broken, permutations=19).iloc[0]
+    row = attngeo.lineage(folder, broken, n_permutations=19).iloc[0]
     assert (row["related"], row["similarity"]) == (True, pytest.approx(9 / 12))
     assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and similar to none")
-    row = attngeo.lineage(broken, folder, permutations=19).iloc[0]
+    row = attngeo.lineage(broken, folder, n_permutations=19).iloc[0]
     assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and similar to none")
 
 
 def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:
     longer = write_model(tmp_path / "longer", draw(0), MODEL | {"rope_theta": 1e6})
     partial = write_model(tmp_path / "partial", draw(0), MODEL | {"partial_rotary_factor": 0.5})
-    notes = attngeo.lineage(folder, [longer, partial], permutations=19)["note"]
+    notes = attngeo.lineage(folder, [longer, partial], n_permutations=19)["note"]
     assert "rotary frequencies differ: compared pair by pair" in notes[0]
     assert "8 and 4 dimensions rotate: compared at relative offset 0 alone" in notes[1]
 
@@ -342,20 +342,20 @@ TINY_SIZES = {
 
 
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
-    row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
+    row = attngeo.lineage(built("whisper"), saved("whisper"), n_permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
     assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
-    row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
+    row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
     # The tables of published models are sinusoids that were not trained; a new model of transformers has random ones.
     sizes = {name: size for name, size in TINY_SIZES.items() if name != "vocab_size"}
     model = IJepaModel(IJepaConfig(image_size=16, patch_size=4, **sizes))
-    row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
+    row = attngeo.lineage(model, deepcopy(model), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
     unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
-    row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), permutations=19).iloc[0]
+    row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "is not known" in row["note"]
 
@@ -379,7 +379,7 @@ JOINED: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore")
 def test_streams_whose_embeddings_are_joined_are_left_out(model_type: str) -> None:
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(model_type, **JOINED[model_type]))
-    row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
+    row = attngeo.lineage(model, deepcopy(model), n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its embeddings are parts beside each other" in row["note"]
 
@@ -451,7 +451,7 @@ def test_sinusoids_are_seen_whatever_the_model_type(tmp_path: Path) -> None:
         folder = tmp_path / str(seed)
         model.save_pretrained(folder)
         folders.append(folder)
-    row = attngeo.lineage(*folders, permutations=19).iloc[0]
+    row = attngeo.lineage(*folders, n_permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "does not apply" in row["note"]
     assert "sinusoids" in row["note"]
@@ -469,11 +469,11 @@ def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: py
     with serve() as hub:
         hub.repositories["org/one"] = hub.repositories["org/two"] = folder
         reach_hub(hub.url, tmp_path / "home", monkeypatch)
-        assert attngeo.lineage("org/one", "org/two", permutations=19)["related"].tolist() == [True]
+        assert attngeo.lineage("org/one", "org/two", n_permutations=19)["related"].tolist() == [True]
         needed = 2 * queries_and_keys
         assert needed <= hub.sent.total() <= needed + 30_000
         before = hub.sent.total()
-        assert attngeo.lineage("org/one", "org/two", permutations=19, align=True)["related"].tolist() == [True]
+        assert attngeo.lineage("org/one", "org/two", n_permutations=19, align=True)["related"].tolist() == [True]
         rows = 16384 * width * 2
         assert needed + 2 * rows <= hub.sent.total() - before <= needed + 2 * rows + 30_000
 
@@ -488,7 +488,7 @@ def count_readings(*arguments: Any, **options: Any) -> tuple[pd.DataFrame, int]:
 def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
     other = write_model(tmp_path / "other", draw(1), MODEL)
-    few = {"permutations": 19}
+    few = {"n_permutations": 19}
     first, count = count_readings(folder, other, **few)
     assert count >= LAYERS
     again, count = count_readings(folder, other, **few)
@@ -496,7 +496,7 @@ def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkey
     assert again.equals(first)
     assert count_readings(folder, other, **few, fresh=True)[1] >= LAYERS
     assert count_readings(folder, other, **few, seed=1)[1] >= LAYERS
-    assert count_readings(folder, other, permutations=20)[1] >= LAYERS
+    assert count_readings(folder, other, n_permutations=20)[1] >= LAYERS
     write_model(tmp_path / "other", draw(0), MODEL)
     changed, count = count_readings(folder, other, **few)
     assert count >= LAYERS
@@ -506,8 +506,8 @@ def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkey
 @pytest.mark.slow  # each process loads the libraries
 def test_several_processes_give_the_same_table(folder: Path, tmp_path: Path) -> None:
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in (1, 2)]
-    alone = attngeo.lineage(folder, others, permutations=19)
-    assert attngeo.lineage(folder, others, permutations=19, jobs=2).equals(alone)
+    alone = attngeo.lineage(folder, others, n_permutations=19)
+    assert attngeo.lineage(folder, others, n_permutations=19, jobs=2).equals(alone)
 
 
 def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,8 +519,8 @@ def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path, monke
         attngeo.lineage("demo:encoder", [])
     with refuses(ModelNotFoundError, "none"):
         attngeo.lineage(tmp_path / "none", folder)
-    with refuses(UsageError, "permutations", "18", "19"):
-        attngeo.lineage("demo:encoder", "demo:decoder", permutations=18)
+    with refuses(UsageError, "n_permutations", "18", "19"):
+        attngeo.lineage("demo:encoder", "demo:decoder", n_permutations=18)
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
     no_attention = write_single(tmp_path / "mlp", {"model.layers.0.mlp.up_proj.weight": torch.randn(8, 8)})
     with refuses(UnsupportedModelError, "no query-key attention"):
@@ -537,4 +537,4 @@ def test_without_scipy_the_extra_is_named(folder: Path, tmp_path: Path, monkeypa
     monkeypatch.delitem(sys.modules, "attngeo.embeddings.aligning", raising=False)
     with pytest.raises(UsageError, match=r"attngeo\[estimators\]"):
         attngeo.lineage(folder, other, align=True)
-    assert attngeo.lineage(folder, other, permutations=19)["related"].tolist() == [False]
+    assert attngeo.lineage(folder, other, n_permutations=19)["related"].tolist() == [False]

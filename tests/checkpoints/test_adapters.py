@@ -247,7 +247,7 @@ def test_an_adapter_beside_config_json_on_the_hub_is_never_kept(
         "score": lambda: attngeo.score("org/adapter"),
         "positions": lambda: positions.measure("org/adapter"),
         "compare": lambda: attngeo.compare(["org/adapter", "org/other"]),
-        "lineage": lambda: attngeo.lineage("org/other", "org/adapter", permutations=19),
+        "lineage": lambda: attngeo.lineage("org/other", "org/adapter", n_permutations=19),
     }
     before = {name: ask() for name, ask in questions.items()}
     for name, ask in questions.items():

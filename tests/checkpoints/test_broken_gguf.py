@@ -172,7 +172,7 @@ def test_lists_of_too_many_texts_are_not_read(tmp_path: Path) -> None:
     values = [(f"t{number}", 9, struct.pack("<IQ", 8, 4) + bytes(32)) for number in range(5)]
     path = write_header(tmp_path / "m.gguf", values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attngeo.checkpoints.gguf_header.MOST_SKIPPED", 19)
+        patch.setattr("attngeo.checkpoints.gguf_header.MOST_VALUES_SKIPPED", 19)
         with pytest.raises(CorruptCheckpointError, match="a list of 4 texts"):
             GgufFile(RegularFile(path))
 

@@ -145,7 +145,7 @@ def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path:
     for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
         rows = []
         for model in (path, original):
-            run = inside(command, model, *options, "--compose", "mean", "--format", "csv")
+            run = inside(command, model, *options, "--subwords", "mean", "--format", "csv")
             assert run.returncode == 0, run.stderr
             rows.append(run.stdout.replace(str(model), "").splitlines())
         assert rows[0] == rows[1]

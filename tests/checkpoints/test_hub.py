@@ -508,7 +508,7 @@ def test_what_a_server_sends_has_a_budget(
     httpcore2 2.
     """
     fault, error, facts = EXCESSES[case]
-    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(files, "MOST_CONFIG_BYTES", 10_000)
     monkeypatch.setattr(patience, "MOST_TIMEOUTS", 0.3)
     here.repositories["org/name"] = write_single(tmp_path / "remote")
     here.faults["config.json"] = fault

@@ -19,7 +19,7 @@ import attngeo as library
 from attngeo.checkpoints import patience
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.hub import Repository
-from attngeo.checkpoints.patience import MOST_LISTING_BYTES, MOST_PAGES
+from attngeo.checkpoints.patience import MOST_LISTING_BYTES, MOST_LISTING_PAGES
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
 from attngeo.studies.models import list_models
@@ -96,9 +96,9 @@ def test_a_list_of_300000_branches_is_too_long(hub: Hub) -> None:
 @pytest.mark.parametrize("following", ["?cursor=2", "", "/api/models/org/name/tree/main?cursor=2"])
 def test_pages_come_to_an_end(following: str, hub: Hub) -> None:
     hub.answers[TREE] = JSON | {"Link": f'<{hub.url}{TREE}{following.removeprefix(TREE)}>; rel="next"'}, b"[]"
-    with refuses(NetworkError, NAME, hub.url, f"{MOST_PAGES} pages"):
+    with refuses(NetworkError, NAME, hub.url, f"{MOST_LISTING_PAGES} pages"):
         open_repository().list_hashes()
-    assert hub.asked[TREE] == MOST_PAGES
+    assert hub.asked[TREE] == MOST_LISTING_PAGES
 
 
 def test_the_pages_of_a_list_are_counted_together(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_the_pages_of_a_list_are_counted_together(hub: Hub, monkeypatch: pytest.
 
 
 def test_a_redirection_has_a_budget(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(patience, "MOST_CONFIG_BYTES", 10_000)
     headers = {"Location": f"{hub.url}/elsewhere"}
     monkeypatch.setattr(HubHandler, "list_refs", lambda self, _: self.write_endlessly(headers, 302))
     with refuses(CorruptCheckpointError, NAME, hub.url, "10,000 bytes"):

@@ -255,7 +255,7 @@ def test_a_slow_stream_is_dropped_and_its_rest_is_read_on_another_connection(
 
 def test_slow_streams_are_dropped_a_few_times_only(here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All connections but the first one are slow for good."""
-    monkeypatch.setattr(remote, "MOST_DROPS", 2)
+    monkeypatch.setattr(remote, "MOST_DROPPED_CONNECTIONS", 2)
     here.capped = bool
     read_remotely(here, tmp_path, monkeypatch)
     ends = Counter(request.part.rpartition("-")[2] for request in here.stored)

@@ -22,7 +22,7 @@ from torch import Tensor
 import attngeo
 from attngeo.attention.weights import SiteWeights
 from attngeo.circuits import composing
-from attngeo.circuits.compose_options import COLUMNS, ComposeOptions
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS, ComposeOptions
 from attngeo.circuits.composing import plan_readings
 from attngeo.circuits.pairs import list_pairs
 from attngeo.errors import UnsupportedModelError, UsageError
@@ -65,7 +65,7 @@ def test_every_pair_is_that_of_the_formed_matrices(name: str, built: Built) -> N
     model = built(name)
     sites = {w.site.layer: form_heads(w) for w in attngeo.attention_sites(model, parts="qkvo", dtype=torch.float64)}
     rows = attngeo.compose(model, precision="float64")
-    assert list(rows.columns) == list(COLUMNS)
+    assert list(rows.columns) == list(COMPOSE_COLUMNS)
     heads = {layer: len(of_layer) for layer, of_layer in sites.items()}
     assert len(rows) == 3 * sum(heads[a] * heads[b] for a in sites for b in sites if a < b)
     for row in rows.to_dict("records"):
@@ -90,7 +90,9 @@ def test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later(folder:
         assert found["threshold"] == pytest.approx(np.quantile(impossible, 0.999), rel=1e-6)
         of_kind = rows[rows["kind"] == found["kind"]]
         assert found["pairs"] == len(of_kind)
-        assert found["above"] == (of_kind["z"] > found["threshold"]).sum() == of_kind["above_threshold"].sum()
+        assert (
+            found["above"] == (of_kind["composition_z"] > found["threshold"]).sum() == of_kind["above_threshold"].sum()
+        )
         # The mean of the quantile of uniform numbers is the share of further ones that it exceeds.
         drawn = np.random.default_rng(0).uniform(size=(40_000, found["impossible"]))
         share = 1 - np.quantile(drawn, 0.999, axis=1).mean()
@@ -108,8 +110,8 @@ def find_z(writer: Tensor, read: Tensor, n: int) -> float:
 
 def test_z_is_right_for_a_model_of_random_weights(folder: Path) -> None:
     rows = attngeo.compose(folder)
-    assert rows["z"].mean() == pytest.approx(0, abs=0.15)
-    assert rows["z"].std() == pytest.approx(1, rel=0.15)
+    assert rows["composition_z"].mean() == pytest.approx(0, abs=0.15)
+    assert rows["composition_z"].std() == pytest.approx(1, rel=0.15)
 
 
 def test_changes_of_basis_inside_heads_leave_all_compositions(folder: Path, tmp_path: Path) -> None:
@@ -226,9 +228,9 @@ def test_heads_that_are_zero_or_not_finite_have_no_composition_and_no_place_in_t
     reads_nothing = (rows["to_layer"] == 2) & (rows["to_head"] == 1) & (rows["kind"] != "v")
     values_of_nothing = (rows["to_layer"] == 1) & (rows["to_head"] == 0) & (rows["kind"] == "v")
     missing = writes_nothing | reads_nothing | values_of_nothing
-    assert rows[missing][["composition", "z"]].isna().all(axis=None)
+    assert rows[missing][["composition", "composition_z"]].isna().all(axis=None)
     assert not rows[missing]["above_threshold"].any()
-    assert rows[~missing][["composition", "z"]].notna().all(axis=None)
+    assert rows[~missing][["composition", "composition_z"]].notna().all(axis=None)
     assert all(math.isfinite(of_kind["threshold"]) for of_kind in rows.attrs["thresholds"])
 
 
@@ -293,5 +295,5 @@ def test_each_byte_is_read_once_from_the_hub(tmp_path: Path, monkeypatch: pytest
         hub.repositories["org/name"] = folder
         reach_hub(hub.url, tmp_path / "home", monkeypatch)
         rows = attngeo.compose("org/name")
-        assert rows["z"].notna().all()
+        assert rows["composition_z"].notna().all()
         assert needed <= hub.sent.total() <= 1.02 * needed

@@ -92,7 +92,7 @@ def test_a_head_that_copies_promotes_what_it_attends_to(tokeniser: Any) -> None:
             gain.fill_(1)
     heads = [attngeo.words(model, head=head, circuit="ov", top=3, tokeniser=tokeniser) for head in (0, 1)]
     assert heads[0].attrs["copying_score"] == pytest.approx(1, abs=1e-5)
-    assert abs(heads[0].attrs["copying_chance"]) < 0.9
+    assert abs(heads[0].attrs["copying_score_chance"]) < 0.9
     assert abs(heads[1].attrs["copying_score"]) < 0.9
 
 
@@ -184,7 +184,7 @@ def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tok
             for seed in range(20)
         ]
         joined = pd.concat(found)
-        return float(joined["value"].mean() / joined["chance"].mean())
+        return float(joined["value"].mean() / joined["value_chance"].mean())
 
     assert 0.8 < excess() < 1.25
     with torch.no_grad():
@@ -207,14 +207,14 @@ def test_chance_is_that_of_shuffled_dimensions(tokeniser: Any) -> None:
     keys = block.self_attn.k_proj.weight.double().unflatten(0, (2, 12))[1] * gain
     formed = (embeddings @ queries[:, orders[0]].T) @ (embeddings @ keys[:, orders[1]].T).T
     expected = formed.flatten().sort(descending=True).values[:12]
-    assert found["chance"].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+    assert found["value_chance"].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
 
 
 def test_the_same_seed_gives_the_same_chance() -> None:
     first, second, other = (attngeo.words("demo:encoder", layer=0, head=0, top=3, seed=seed) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first, second)
     assert first["value"].tolist() == other["value"].tolist()
-    assert first["chance"].tolist() != other["chance"].tolist()
+    assert first["value_chance"].tolist() != other["value_chance"].tolist()
 
 
 def test_labels_are_printable(tokeniser: Any) -> None:

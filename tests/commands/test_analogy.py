@@ -96,8 +96,8 @@ def test_minilm_is_right_where_gensim_says_so(sample: bool, inside: Command, tmp
     """In every category, with gensim's choices: by gensim on a sample, in float64 on all 12,154 questions it knows."""
     path = tmp_path / "questions.txt"
     path.write_text(sample_google() if sample else google_text(), "utf-8")
-    choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
-    run = inside("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
+    choices = ("--normalize", "--answers", "all", "--keep-duplicates", "--questions", path)
+    run = inside("analogy", "demo:minilm", *choices, "--format", "json", "--n-draws", 0)
     assert (run.returncode, run.stderr) == (0, "")
     rows = pd.DataFrame(json.loads(run.stdout)).set_index("name")
     expected = gensims(path) if sample else without_gensim(path)
@@ -137,13 +137,13 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     files = {name: tmp_path / name for name in ("s.csv", "s.parquet", "s.html", "s.md", "q.parquet", "c.json")}
     vectors = write_text(tmp_path / "own.txt", *_like_minilm())
     run = attngeo(
-        "analogy", "demo:minilm", vectors, "--own", "--published", "--draws", 100, "--format", "csv", "--quiet",
+        "analogy", "demo:minilm", vectors, "--own", "--published", "--n-draws", 100, "--format", "csv", "--quiet",
         *(part for name in ("s.csv", "s.parquet", "s.html", "s.md") for part in ("-o", files[name])),
-        "--questions-output", files["q.parquet"], "--comparisons-output", files["c.json"], "--top-k", 2,
+        "--questions-output", files["q.parquet"], "--comparisons-output", files["c.json"], "--n-answers", 2,
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == files["s.csv"].read_text()
-    result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, top_k=2, draws=100)
+    result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, n_answers=2, n_draws=100)
     for expected, got in ((result.scores, "s.parquet"), (result.questions, "q.parquet")):
         pd.testing.assert_frame_equal(pd.read_parquet(files[got]), expected, check_dtype=False)
     scores = pd.read_parquet(files["s.parquet"])
@@ -170,7 +170,7 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
 def _like_minilm() -> tuple[list[str], np.ndarray]:
     """Some of MiniLM's words, with less exact vectors."""
     embedding = minilm()
-    rows = embedding.candidate_rows("words")[:6000]
+    rows = embedding.answer_rows("words")[:6000]
     return [embedding.labels[row] for row in rows.tolist()], embedding.matrix[rows].numpy().round(1)
 
 
@@ -180,7 +180,7 @@ def test_several_models_side_by_side(inside: Command, tmp_path: Path) -> None:
         embedding, lines = planted(noise=noise, seed=seed)
         paths.append(write_text(tmp_path / f"noise{noise:.0f}.txt", embedding.labels, embedding.matrix))
     questions = write_questions(tmp_path / "q.txt", {"one": lines[::2], "two": lines[1::2]})
-    run = inside("analogy", *paths, "--questions", questions, "--draws", 200)
+    run = inside("analogy", *paths, "--questions", questions, "--n-draws", 200)
     assert (run.returncode, run.stderr) == (0, "")
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert_states(" ".join(run.stdout.splitlines()[:3]), "3 models", questions, "56 of 56")
@@ -192,10 +192,10 @@ def test_several_models_side_by_side(inside: Command, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_analogy_by_hand(attngeo: Command) -> None:
     for arguments in (["king", "-", "man", "+", "woman"], ["king - man + woman"]):
-        run = attngeo("nearest", "demo:minilm", *arguments, "--top-k", 3)
+        run = attngeo("nearest", "demo:minilm", *arguments, "--top", 3)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.splitlines()[3].split() == ["queen", "+0.511"]
-    run = attngeo("nearest", "demo:minilm", "Paris", "--top-k", 2, "--format", "json")
+    run = attngeo("nearest", "demo:minilm", "Paris", "--top", 2, "--format", "json")
     assert [row["word"] for row in json.loads(run.stdout)] == ["parisian", "france"]
 
 
@@ -209,7 +209,7 @@ def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> No
     assert_states(run.stderr, tmp_path / "v.vec", 8, 10)
     questions = write_questions(tmp_path / "q.txt", {"royal": ["man king woman queen"]})
     for reference in (tmp_path / "v.vec", f"cbow:{text}"):
-        run = attngeo("analogy", reference, "--questions", questions, "--top-k", 1, "--format", "json")
+        run = attngeo("analogy", reference, "--questions", questions, "--n-answers", 1, "--format", "json")
         assert (run.returncode, run.stderr) == (0, "")
         assert json.loads(run.stdout)[-1]["known"] == 1
 
@@ -227,7 +227,7 @@ def test_narrow_terminals_lose_columns_and_not_names(inside: Command, tmp_path: 
     lines = ["aaa aab aac aad", "aad aae aaf aag"]
     questions = write_questions(tmp_path / "q.txt", {"a rather long name of a category": lines})
     for width in ("50", "60", "80", "120"):
-        run = inside("analogy", *paths, "--questions", questions, "--top-k", 1, "--draws", 9, COLUMNS=width)
+        run = inside("analogy", *paths, "--questions", questions, "--n-answers", 1, "--n-draws", 9, COLUMNS=width)
         assert run.returncode == 0, run.stderr
         assert max(map(len, run.stdout.splitlines())) <= int(width)
         for path in paths:
@@ -241,7 +241,7 @@ def _some_words(seed: int) -> tuple[list[str], np.ndarray]:
 def test_a_terminal_is_sent_no_escapes(inside: Command, tmp_path: Path) -> None:
     labels = ["one", "two", "three", "\x1b]0;evil\x07"]
     path = write_text(tmp_path / "v.txt", labels, np.eye(4))
-    run = inside("nearest", path, "one", "--candidates", "all", "--top-k", 3)
+    run = inside("nearest", path, "one", "--answers", "all", "--top", 3)
     assert run.returncode == 0
     assert "evil" in run.stdout
     assert "\x1b" not in run.stdout
@@ -252,9 +252,9 @@ def test_a_lower_case_question_to_a_cased_vocabulary_is_noted(attngeo: Command, 
     labels = ["Athens", "Greece", "Oslo", "Norway", "the", "of", "and", "in"]
     path = write_text(tmp_path / "cased.txt", labels, np.eye(8))
     questions = write_questions(tmp_path / "q.txt", {"a": ["Athens Greece Oslo Norway", "the of and in"]})
-    run = attngeo("analogy", path, "--questions", questions, "--case", "lower", "--top-k", 1, "--format", "csv")
+    run = attngeo("analogy", path, "--questions", questions, "--case", "lower", "--n-answers", 1, "--format", "csv")
     assert_states(run.stderr, path, 1, "--case keep", 2)
-    run = attngeo("analogy", path, "--questions", questions, "--top-k", 1, "--format", "csv")
+    run = attngeo("analogy", path, "--questions", questions, "--n-answers", 1, "--format", "csv")
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -264,7 +264,7 @@ def test_few_known_questions_are_noted(inside: Command, tmp_path: Path) -> None:
     known, unknown = "aaa aab aac aad", [f"aaa aab aac x{letter}" for letter in "abcdefghijk"]
     for extra, lines in ((unknown, 1), (unknown[:5], 0)):
         questions = write_questions(tmp_path / "q.txt", {"a": [known, *extra]})
-        run = inside("analogy", good, other, "--questions", questions, "--top-k", 1, "--draws", 0)
+        run = inside("analogy", good, other, "--questions", questions, "--n-answers", 1, "--n-draws", 0)
         assert (run.returncode, len(run.stderr.splitlines())) == (0, lines)
         if lines:
             assert_states(run.stderr, "only 1 of 12", f"{good} knows 1", f"{other} knows 1")
@@ -274,8 +274,8 @@ def test_nearest_shows_all_words_of_a_small_table(inside: Command, tmp_path: Pat
     path = write_text(tmp_path / "small.txt", *_some_words(0))
     run = inside("nearest", path, "aaa - aab + aac", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 1 + 9 - 3)
-    run = inside("nearest", path, "aaa", "--top-k", 10)
-    assert_fails(run, UsageError.exit_code, "--top-k", 10, "from 1 to 8")
+    run = inside("nearest", path, "aaa", "--top", 10)
+    assert_fails(run, UsageError.exit_code, "--top", 10, "from 1 to 8")
 
 
 def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
@@ -289,11 +289,11 @@ def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
 def test_options_that_make_more_questions_known_are_named(inside: Command, tmp_path: Path) -> None:
     """Those alone: the decoder has no token of these words, in any case, and tokens of their parts."""
     asked = ["demo:decoder", "--questions", write_questions(tmp_path / "q.txt", {"a": ["Italy Rome Spain Madrid"]})]
-    assert_fails(inside("analogy", *asked), QuestionError.exit_code, "0 of 1", "more are known with --compose mean")
-    with_mean = inside("analogy", *asked, "--compose", "mean", "--draws", 0)
+    assert_fails(inside("analogy", *asked), QuestionError.exit_code, "0 of 1", "more are known with --subwords mean")
+    with_mean = inside("analogy", *asked, "--subwords", "mean", "--n-draws", 0)
     assert with_mean.returncode == 0, with_mean.stderr
     in_vain = write_questions(tmp_path / "q.txt", {"a": ["\u4e2d \u6587 \u65e5 \u672c"]})
-    done = inside("analogy", "demo:minilm", "--questions", in_vain, "--candidates", "all", "--case", "ignore")
+    done = inside("analogy", "demo:minilm", "--questions", in_vain, "--answers", "all", "--case", "ignore")
     assert "--case" not in done.stderr
 
 
@@ -308,7 +308,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
     ragged.write_text("aaa 1 2\naab 1\naac x 2\n")
     mismatched = checkpoint(folder / "model", 3)
     word_piece(mismatched / "tokenizer.json")
-    asked = ["--questions", questions, "--top-k", 1]
+    asked = ["--questions", questions, "--n-answers", 1]
     missing, home = ModelNotFoundError, "~nosuchuser/vectors.txt"
     no_questions = DataUnavailableError
     return {
@@ -325,10 +325,12 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "no home": ([home, *asked], missing, [home]),
         "questions of no home": ([good, "--questions", "~nosuchuser/q"], no_questions, ["~nosuchuser/q"]),
         "questions too long": ([good, "--questions", "q" * 300], no_questions, [os.strerror(errno.ENAMETOOLONG)]),
-        "draws": ([good, *asked, "--draws", 10**12], UsageError, ["--draws", f"{10**12:,}", 0, "100,000"]),
+        "n_draws": ([good, *asked, "--n-draws", 10**12], UsageError, ["--n-draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
-        "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["--top-k", 7, "from 1 to 6"]),
-        "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["--top-k", 0, 1]),
+        "k too large": (
+            [good, "--questions", questions, "--n-answers", 7], UsageError, ["--n-answers", 7, "from 1 to 6"]
+        ),
+        "k too small": ([good, "--questions", questions, "--n-answers", 0], UsageError, ["--n-answers", 0, 1]),
         "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
         "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["--memory", "1,000 bytes"]),
         "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["--method", "'4cosadd'", "3cosadd"]),
@@ -336,7 +338,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "output format": ([good, *asked, "-o", folder / "out.docx"], OutputError, ["out.docx", ".csv"]),
         "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], UsageError, ["twice"]),
         "published": ([good, *asked, "--published"], UsageError, ["--published", "google"]),
-        "composing vectors": ([good, *asked, "--compose", "mean"], UsageError, [good, "--compose"]),
+        "composing vectors": ([good, *asked, "--subwords", "mean"], UsageError, [good, "--subwords"]),
         "output of vectors": ([good, *asked, "--table", "output"], UsageError, [good, "--table"]),
     }  # fmt: skip
 
@@ -358,16 +360,16 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
         (
             ["nearest", "demo:minilm", "kingq"],
             UsageError,
-            ["demo:minilm", "'kingq'", "'king'", "--compose mean", "2 tokens"],
+            ["demo:minilm", "'kingq'", "'king'", "--subwords mean", "2 tokens"],
         ),
         (["nearest", "words.txt", "king-man+woman"], UsageError, ["'king-man+woman'", "king - man + woman"]),
         (["nearest", "words.txt", "king-man"], UsageError, ["'king-man'", "king - man"]),
         (["nearest", "words.txt", "king", "-", "king"], UsageError, ["'king - king'"]),
-        (["nearest", "demo:minilm", "1990"], UsageError, ["demo:minilm", "'1990'", "--candidates all"]),
+        (["nearest", "demo:minilm", "1990"], UsageError, ["demo:minilm", "'1990'", "--answers all"]),
         (
-            ["nearest", "demo:minilm", "king", "--top-k", "99999"],
+            ["nearest", "demo:minilm", "king", "--top", "99999"],
             UsageError,
-            ["--top-k", "99999", "from 1 to 22,500", "22,501"],
+            ["--top", "99999", "from 1 to 22,500", "22,501"],
         ),
         (["cbow", "none.txt", "-o", "v.vec"], ModelNotFoundError, ["none.txt"]),
         (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".vec"]),

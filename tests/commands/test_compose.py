@@ -13,7 +13,7 @@ from support.checkpoints import write_single
 from support.messages import assert_fails, assert_states
 
 import attngeo as library
-from attngeo.circuits.compose_options import COLUMNS
+from attngeo.circuits.compose_options import COMPOSE_COLUMNS
 from attngeo.errors import AttnGeoError, NetworkError, UnsupportedModelError
 
 Run = Callable[..., CompletedProcess[str]]
@@ -27,10 +27,10 @@ def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside:
     rows = library.compose("demo:minilm")
     for kind in "qkv":
         of_kind = rows[rows["kind"] == kind]
-        for row in of_kind.nlargest(3, "z").itertuples():
+        for row in of_kind.nlargest(3, "composition_z").itertuples():
             star = "*" if row.above_threshold else ""
             assert f"{row.from_layer}.{row.from_head}→{row.to_layer}.{row.to_head}" in done.stdout
-            assert f"{row.z:+.1f}{star}" in done.stdout
+            assert f"{row.composition_z:+.1f}{star}" in done.stdout
     for found in rows.attrs["thresholds"]:
         assert any(f"{found['threshold']:.1f}" in line and f" {found['above']} " in line for line in lines)
     assert sum("  3.2 of 2,160 pairs" in line for line in lines) == 3
@@ -54,7 +54,7 @@ def test_narrow_and_plain_terminals(columns: str, inside: Run) -> None:
     assert title.startswith("demo:encoder")
     assert "".join(lines).isascii()
     assert max(map(len, lines)) <= int(columns)
-    strongest = library.compose("demo:encoder").dropna(subset="z").groupby("kind")["z"].max()
+    strongest = library.compose("demo:encoder").dropna(subset="composition_z").groupby("kind")["composition_z"].max()
     assert all(f"{z:+.1f}" in done.stdout for z in strongest)
 
 
@@ -63,7 +63,7 @@ def test_files_have_all_pairs(inside: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed = pd.read_csv(io.StringIO(done.stdout))
     written = pd.read_parquet(tmp_path / "c.parquet")
-    assert list(written.columns) == list(printed.columns) == list(COLUMNS)
+    assert list(written.columns) == list(printed.columns) == list(COMPOSE_COLUMNS)
     assert set(written["kind"]) == {"k", "v"}
     assert len(written) == len(printed) == len(library.compose("demo:encoder", kind=["k", "v"]))
 
@@ -74,8 +74,8 @@ def test_top_writes_the_strongest_pairs_of_each_kind(inside: Run, tmp_path: Path
     written = pd.read_csv(tmp_path / "c.csv")
     assert done.stdout == (tmp_path / "c.csv").read_text()
     for kind, pairs in written.groupby("kind"):
-        expected = rows[rows["kind"] == kind]["z"].nlargest(3).tolist()
-        assert pairs["z"].tolist() == pytest.approx(expected)
+        expected = rows[rows["kind"] == kind]["composition_z"].nlargest(3).tolist()
+        assert pairs["composition_z"].tolist() == pytest.approx(expected)
     assert len(written) == 9
     sorted_rows = inside("compose", "demo:encoder", "--top", "4", "--sort", "composition", "--format", "csv", "-q")
     largest = rows["composition"].nlargest(4).tolist()
@@ -117,7 +117,8 @@ def test_a_recipe_asks_for_compositions(inside: Run, tmp_path: Path) -> None:
     recipe.write_text(
         'title = "Heads"\n[[results]]\ncommand = "compose"\nname = "pairs"\nmodels = ["demo:encoder"]\n'
         'options = { kind = ["k"], fold_norm = true }\n'
-        '[[section]]\ntitle = "Pairs"\ntables = [{ of = "pairs", columns = ["from_layer", "to_layer", "z"] }]\n'
+        '[[section]]\ntitle = "Pairs"\n'
+        'tables = [{ of = "pairs", columns = ["from_layer", "to_layer", "composition_z"] }]\n'
     )
     done = inside("report", recipe, "-o", tmp_path / "report", "-q")
     assert done.returncode == 0, done.stderr

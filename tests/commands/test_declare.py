@@ -52,7 +52,7 @@ def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> Non
     for arguments, facts in (
         (["score", "demo:minilm", "--gamma", "nan"], ["--gamma is", "nan"]),
         (["score", "demo:minilm", "--layers", "3-1"], ["--layers is", "3-1"]),
-        (["analogy", "demo:minilm", "--draws", "1000000"], ["--draws is", "1,000,000", "100,000"]),
+        (["analogy", "demo:minilm", "--n-draws", "1000000"], ["--n-draws is", "1,000,000", "100,000"]),
         (["analogy", "demo:minilm", "--memory", "much"], ["--memory is", "much"]),
         (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["--remove-top is", "-1"]),
         (["cbow", "text.txt", "-o", "v.vec", "--window", "0"], ["--window is", "0", "1"]),

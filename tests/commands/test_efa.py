@@ -407,8 +407,8 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["run", "books"], 2, ["books", "synthetic"]),
         (["run", "movielens-sequence"], DataUnavailableError, ["HF_HUB_OFFLINE", "--data"]),
         (["run", "synthetic", "--data", baskets], 2, ["synthetic", "--data"]),
-        (["run", "temperature", "--neighbours", "0"], 2, ["neighbours", 0]),
-        (["run", "temperature", "--neighbours", "44"], 2, ["neighbours", 44, 43]),
+        (["run", "temperature", "--n-neighbors", "0"], 2, ["n-neighbors", 0]),
+        (["run", "temperature", "--n-neighbors", "44"], 2, ["n-neighbors", 44, 43]),
     ):
         assert_fails(inside("efa", *map(str, arguments)), code, *facts)
 

@@ -14,7 +14,7 @@ from support.messages import assert_fails, assert_states
 
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, QuestionError
 from attngeo.papers.wibisono2023 import corpus as small_corpora
-from attngeo.papers.wibisono2023.analogies import COLUMNS
+from attngeo.papers.wibisono2023.analogies import EXPLANATION_COLUMNS
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_table_rows_and_a_figure(
     assert run.stdout.index("cbow") < run.stdout.index("attention")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text())))
     assert len(rows) == 4
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == EXPLANATION_COLUMNS
     printed = inside(*given, "--format", "json", "-q")
     assert printed.stderr == ""
     assert [row["cosine"] for row in json.loads(printed.stdout)] == [float(row["cosine"]) for row in rows]

@@ -225,7 +225,7 @@ def test_hostile_tokens_are_shown(tmp_path: Path, inside: Command) -> None:
     words = ["c|d", "a\x1b[31m", "b\u202e", "<img/src=x>"]
     vectors.write_text("".join(f"{word} {i}.0 1.0\n" for i, word in enumerate(words)), "utf-8")
     for way in FORMATS:
-        done = inside("nearest", vectors, "c|d", "--candidates", "all", "--format", way)
+        done = inside("nearest", vectors, "c|d", "--answers", "all", "--format", way)
         assert done.returncode == 0, done.stderr
         assert_plain(done.stdout + done.stderr)
         if way == "markdown":

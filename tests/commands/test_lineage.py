@@ -18,7 +18,7 @@ from attngeo.changes.lineage_options import LINEAGE_COLUMNS, VERDICTS
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError
 from attngeo.reporting.report import build_report
 
-FEW = ("--permutations", "19")
+FEW = ("--n-permutations", "19")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_each_verdict_that_occurs_is_explained_and_no_other(candidate: str, insi
     for fact in facts:
         assert fact in paragraphs[0]
     has_reason = verdict in ("suspicious", "not testable")
-    rows = library.lineage("./base", candidate, permutations=19)
+    rows = library.lineage("./base", candidate, n_permutations=19)
     reason, _, caveats = rows["note"].item().partition("; ")
     assert (reason in table) is has_reason
     assert reason not in run.stderr
@@ -93,13 +93,13 @@ def test_after_align_it_is_not_advised_again(inside: Command, models: Path) -> N
 def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> None:
     run = inside("lineage", "./base", "./tuned", "./wider", *FEW, "-o", "l.csv", "-o", "l.parquet", "--format", "csv")
     assert (run.returncode, run.stderr) == (0, "")
-    rows = library.lineage(models / "base", models / "tuned", permutations=19)
+    rows = library.lineage(models / "base", models / "tuned", n_permutations=19)
     for read in (pd.read_csv(io.StringIO(run.stdout)), pd.read_csv("l.csv"), pd.read_parquet("l.parquet")):
         assert list(read.columns) == list(LINEAGE_COLUMNS)
         assert read["related"].isna().tolist() == [False, True]
         assert read["verdict"].tolist() == ["related", "not testable"]
         assert bool(read["related"][0])
-        assert read["z"][0] == pytest.approx(rows["z"][0])
+        assert read["similarity_z"][0] == pytest.approx(rows["similarity_z"][0])
 
 
 def test_candidates_of_a_file_and_one_that_fails_costs_its_row(inside: Command, models: Path) -> None:
@@ -143,7 +143,7 @@ title = "Lineage"
 name = "lineage"
 command = "lineage"
 models = ["./base", "./tuned", "./stranger", "./none"]
-options = { permutations = 19 }
+options = { n_permutations = 19 }
 [[section]]
 title = "Origins"
 tables = [{ of = "lineage" }]

@@ -29,8 +29,8 @@ ASKED: dict[str, tuple[list[str], str, list[str]]] = {
     "positions": ([], "kernel_1.max", [ENCODER, DECODER]),
     "compose": ([], "composition.max", [ENCODER, DECODER]),
     "compare": ([ENCODER], "change.max", [DECODER]),
-    "lineage": ([ENCODER], "z.max", [DECODER]),
-    "analogy": (["--draws", "0"], "accuracy.max", [ENCODER, DECODER]),
+    "lineage": ([ENCODER], "similarity_z.max", [DECODER]),
+    "analogy": (["--n-draws", "0"], "accuracy.max", [ENCODER, DECODER]),
     "gradients": (["--sequences", "2", "--seq-len", "16"], "symmetry.max", [ENCODER, DECODER]),
 }
 

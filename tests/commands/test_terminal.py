@@ -381,7 +381,7 @@ def test_an_option_is_no_value(inside: Command) -> None:
     for arguments in (["score", "demo:encoder", "--stack", "--no-such"], ["report", "r.toml", "-o", "-q"]):
         assert_fails(inside(*arguments), UsageError.exit_code, *arguments[-2:])
     # After --, words may look like options.
-    words = inside("nearest", "demo:minilm", "--limit", "99", "--", "king", "-", "--top-k")
+    words = inside("nearest", "demo:minilm", "--limit", "99", "--", "king", "-", "--top")
     assert_fails(words, UsageError.exit_code, "demo:minilm", "'king'")
 
 

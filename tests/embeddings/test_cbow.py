@@ -65,7 +65,7 @@ def test_words_are_runs_of_letters_or_what_stands_between_spaces(tmp_path: Path)
     text.write_text("The U.S. in 2001 don't <unk> man_made\n" * 3)
     options = {"dimensions": 4, "min_count": 1, "epochs": 1}
     letters, spaces = (
-        train_cbow(text, options=CbowOptions(**options, tokenised=cut)).key_to_index for cut in (False, True)
+        train_cbow(text, options=CbowOptions(**options, tokenized=cut)).key_to_index for cut in (False, True)
     )  # type: ignore[arg-type]
     assert set(letters) == {"the", "u", "s", "in", "don", "t", "unk", "man_made"}
     assert set(spaces) == {"the", "u.s.", "in", "2001", "don't", "<unk>", "man_made"}

@@ -55,7 +55,7 @@ def test_millions_of_lines_take_seconds(tmp_path: Path) -> None:
 @pytest.fixture
 def few_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundredth of the lines that a file may have for nothing."""
-    monkeypatch.setattr(vectors, "MOST_LEFT_OUT", vectors.MOST_LEFT_OUT // 100)
+    monkeypatch.setattr(vectors, "MOST_LINES_LEFT_OUT", vectors.MOST_LINES_LEFT_OUT // 100)
 
 
 @pytest.mark.usefixtures("few_left_out")

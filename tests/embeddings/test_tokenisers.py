@@ -25,7 +25,7 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, ShapeError, 
 
 
 def words_of(embedding: Embedding) -> list[str]:
-    return [embedding.labels[row] for row in embedding.candidate_rows("words").tolist()]
+    return [embedding.labels[row] for row in embedding.answer_rows("words").tolist()]
 
 
 def cut(embedding: Embedding, word: str) -> list[int] | None:
@@ -36,7 +36,7 @@ def cut(embedding: Embedding, word: str) -> list[int] | None:
 def test_byte_level_words_are_the_ones_after_a_space(tmp_path: Path) -> None:
     library = byte_level(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()))
-    known = {embedding.labels[row]: row for row in embedding.candidate_rows("words").tolist()}
+    known = {embedding.labels[row]: row for row in embedding.answer_rows("words").tolist()}
     for word in ("the", "queen", "Athens"):
         assert library.encode(f" {word}").ids == [known[word]], word
     assert "<|endoftext|>" not in known
@@ -182,7 +182,18 @@ def test_only_tokeniser_files_are_downloaded_from_the_hub(hub: Hub, attngeo: Com
     for name in ("README.md", "pytorch_model.bin", "code.py"):
         (folder / name).write_text("not needed")
     questions = write_questions(tmp_path / "q.txt", {"own": ["the of and old"]})
-    command = ["analogy", "org/name", "--questions", questions, "--top-k", 1, "--compose", "mean", "--format", "json"]
+    command = [
+        "analogy",
+        "org/name",
+        "--questions",
+        questions,
+        "--n-answers",
+        1,
+        "--subwords",
+        "mean",
+        "--format",
+        "json",
+    ]
     first = attngeo(*command, "--download", **online)
     assert (first.returncode, first.stderr) == (0, "")
     assert json.loads(first.stdout)[-1]["known"] == 1
@@ -253,7 +264,7 @@ def test_padding_rows_and_added_tokens_are_left_out_with_a_note(tmp_path: Path) 
     embedding = open_embedding(checkpoint(tmp_path, 8))
     (note,) = embedding.notes
     assert re.findall(r"\d+", note) == ["1"]  # row
-    assert embedding.candidate_rows("all").tolist() == list(range(7))
+    assert embedding.answer_rows("all").tolist() == list(range(7))
     library.add_special_tokens(["<extra>"])
     library.save(str(tmp_path / "tokenizer.json"))
     (note,) = open_embedding(checkpoint(tmp_path, 7)).notes
@@ -308,7 +319,7 @@ def test_vectors_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     (note,) = embedding.notes
     assert "NaN" in note
     assert note.endswith(" 1")
-    assert 2 not in embedding.candidate_rows("all").tolist()
+    assert 2 not in embedding.answer_rows("all").tolist()
     with pytest.raises(CorruptCheckpointError, match=r"wte\.weight"):
         open_embedding(write_single(tmp_path, {"wte.weight": vectors * torch.nan}, {"model_type": "own"}))
 

@@ -64,8 +64,8 @@ def test_every_format_gives_the_same_table(form: str, tmp_path: Path) -> None:
     assert list(embedding.labels) == LABELS
     assert embedding.notes == ()
     np.testing.assert_allclose(embedding.matrix.numpy(), VECTORS, atol=6e-7)
-    assert [LABELS[row] for row in embedding.candidate_rows("words").tolist()] == [*words(60), "été", "日本"]
-    assert embedding.candidate_rows("all").tolist() == list(range(len(LABELS)))
+    assert [LABELS[row] for row in embedding.answer_rows("words").tolist()] == [*words(60), "été", "日本"]
+    assert embedding.answer_rows("all").tolist() == list(range(len(LABELS)))
 
 
 def test_text_is_read_to_the_last_bit(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_vectors_in_memory_that_are_not_finite_or_not_ours_to_write() -> None:
     (note,) = embedding.notes
     assert "NaN" in note
     assert note.endswith(" 1")
-    assert 3 not in embedding.candidate_rows("all").tolist()
+    assert 3 not in embedding.answer_rows("all").tolist()
 
 
 def test_odd_texts(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from support.messages import refuses
 from attngeo.errors import DataError
 from attngeo.figures.changes import draw_change_layers, draw_change_map
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import MOST_TOGETHER
+from attngeo.figures.style import MOST_MODELS_TOGETHER
 
 OPTIONS = PlotOptions()
 
@@ -44,7 +44,7 @@ def test_models_that_are_equal_have_a_white_map() -> None:
     assert figure.layout.coloraxis.cmax > 0
 
 
-@pytest.mark.parametrize("others", [1, 2, MOST_TOGETHER, MOST_TOGETHER + 8])
+@pytest.mark.parametrize("others", [1, 2, MOST_MODELS_TOGETHER, MOST_MODELS_TOGETHER + 8])
 def test_lines_of_several_models_are_told_apart(others: int) -> None:
     figure = draw_change_layers(list_changes(others), OPTIONS)
     assert [list(trace.x) for trace in figure.data] == [[0, 1, 2]] * others

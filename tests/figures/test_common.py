@@ -9,7 +9,7 @@ from support.frames import one_model
 from attngeo.figures.names import escape_name, shorten_names
 from attngeo.figures.style import (
     DASHES,
-    MOST_TOGETHER,
+    MOST_MODELS_TOGETHER,
     ROLES,
     SYMBOLS,
     chance_of,
@@ -45,12 +45,12 @@ def test_models_of_different_roles_have_the_colours_of_roles(rows: pd.DataFrame)
 def test_models_of_one_role_have_a_colour_each_and_kinds_of_stacks_a_dash(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder")
     frames = []
-    for number in range(MOST_TOGETHER // 2):
+    for number in range(MOST_MODELS_TOGETHER // 2):
         frames += [own.assign(model=f"m{number}", stack=stack) for stack in ("encoder", "cross")]
     panels = split_panels(pd.concat(frames))
     looks = tell_apart(panels)
-    assert len(set(looks)) == len(looks) == MOST_TOGETHER
-    for model in range(MOST_TOGETHER // 2):
+    assert len(set(looks)) == len(looks) == MOST_MODELS_TOGETHER
+    for model in range(MOST_MODELS_TOGETHER // 2):
         encoder, cross = looks[2 * model : 2 * model + 2]
         assert encoder.colour == cross.colour
         assert (encoder.dash, cross.dash) == DASHES[:2]

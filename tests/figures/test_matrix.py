@@ -52,7 +52,7 @@ def test_outliers_that_are_shared_more_often_than_by_chance_are_marked(over: Any
     figure = draw_outliers(counts, PlotOptions(over=over))
     for axis, panel in (("row", "x"), ("column", "x2")):
         of_axis = counts[(counts["axis"] == axis) & (counts[over] > 0)]
-        marked = of_axis[of_axis[f"{over}_by_chance"] < 1]
+        marked = of_axis[of_axis[f"{over}_chance"] < 1]
         [points] = figure.select_traces({"xaxis": panel, "marker.color": MARKED})
         [usual] = [trace for trace in figure.select_traces({"xaxis": panel}) if trace is not points]
         assert list(points.x) == marked["index"].tolist()

@@ -12,7 +12,7 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import DataError, UsageError
-from attngeo.figures.estimators import MOST_PLACES, draw_place_attention
+from attngeo.figures.estimators import MOST_PLACES_NAMED, draw_place_attention
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import MARKED
 
@@ -62,7 +62,7 @@ def test_the_places_of_the_largest_weights_are_named() -> None:
     crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at), weight=0.1)
                        for at in range(6)])  # fmt: skip
     others, _ = find_traces(draw_place_attention(crowd.assign(place="A0"), PlotOptions()))
-    assert len([name for name in others.text if name]) == MOST_PLACES < len(others.text)
+    assert len([name for name in others.text if name]) == MOST_PLACES_NAMED < len(others.text)
 
 
 def test_layers_are_panels_and_earlier_times_are_added() -> None:

@@ -14,7 +14,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers
 from attngeo.figures.sizes import draw_sizes
-from attngeo.figures.style import MODEL_COLOURS, MOST_TOGETHER, ROLES
+from attngeo.figures.style import MODEL_COLOURS, MOST_MODELS_TOGETHER, ROLES
 from attngeo.papers.saponati2025.published import published_scores
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"
@@ -106,17 +106,17 @@ def copy_model(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def test_as_many_models_as_there_are_colours_are_in_one_panel(rows: pd.DataFrame) -> None:
-    figure = draw_layers(copy_model(rows, MOST_TOGETHER), SYMMETRY)
+    figure = draw_layers(copy_model(rows, MOST_MODELS_TOGETHER), SYMMETRY)
     assert {trace.xaxis for trace in figure.data} == {"x", "x2"}
     lines = [trace for trace in figure.data if trace.showlegend]
     assert [line.line.color for line in lines] == list(MODEL_COLOURS)
-    assert len({(line.line.color, line.marker.symbol) for line in lines}) == MOST_TOGETHER
+    assert len({(line.line.color, line.marker.symbol) for line in lines}) == MOST_MODELS_TOGETHER
     bands = [trace.fillcolor for trace in figure.data if trace.fill]
     assert {band.rpartition(",")[2] for band in bands} == {"0.0667)"}  # all together are no wall
 
 
 def test_more_models_have_panels_of_their_own_with_shared_axes(rows: pd.DataFrame) -> None:
-    count = MOST_TOGETHER + 1
+    count = MOST_MODELS_TOGETHER + 1
     figure = draw_layers(copy_model(rows, count), SYMMETRY)
     titles = [title.text for title in figure.layout.annotations]
     assert titles[:4] == ["org/m0", "heads", "org/m1", "heads"]

@@ -16,7 +16,7 @@ from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.sizes import (
     LINE,
     MARKER,
-    MOST_LABELLED,
+    MOST_STACKS_LABELLED,
     PANEL,
     POSITIONS,
     Box,
@@ -79,7 +79,7 @@ def test_models_whose_names_would_cover_each_other_are_numbered(rows: pd.DataFra
     both = pd.concat([several, several.assign(stack="cross")])
     names = [trace.name for trace in draw_sizes(both, published_scores(), ALONE).data]
     assert names[:2] == ["1 organisation/model-0 · encoder", "2 organisation/model-1 · encoder"]
-    many = pd.concat([own.assign(model=f"m{number}") for number in range(MOST_LABELLED + 1)])
+    many = pd.concat([own.assign(model=f"m{number}") for number in range(MOST_STACKS_LABELLED + 1)])
     (points,) = draw_sizes(many, published_scores(), ALONE).data
     assert points.text is None
 
@@ -133,7 +133,7 @@ def test_points_in_a_clump_share_a_label() -> None:
     apart = [(100.0 * x, 50.0) for x in range(4)]
     assert place_numbers(apart)[0] == ["1", "2", "3", "4"]
     draw = np.random.default_rng(0)
-    for count in (2, 8, MOST_LABELLED):  # each number is in one label
+    for count in (2, 8, MOST_STACKS_LABELLED):  # each number is in one label
         labels, _ = place_numbers([(float(x), float(y)) for x, y in draw.uniform((0, 0), (90.0, 40.0), (count, 2))])
         numbers = [read_range(part) for part in ", ".join(filter(None, labels)).split(", ")]
         assert sorted(itertools.chain(*numbers)) == [*range(1, count + 1)]

@@ -12,7 +12,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import MODEL_COLOURS, MOST_TOGETHER, ROLES
+from attngeo.figures.style import MODEL_COLOURS, MOST_MODELS_TOGETHER, ROLES
 from attngeo.figures.trajectory import choose_step_ticks, draw_trajectory, place_steps
 from attngeo.scores.trajectory import find_departures
 
@@ -143,8 +143,8 @@ def test_rows_that_are_no_trajectory_are_refused() -> None:
         attngeo.plot("trajectory", scores().query("model == 'org/a@step0'").assign(model="org/a@main"))
     with refuses(DataError, "heads", "over"):
         draw_trajectory(scores().query("head.isna()"), HEADS)
-    with refuses(DataError, f"{MOST_TOGETHER + 1} stacks", MOST_TOGETHER, "where"):
-        draw_trajectory(scores(tuple(f"org/m{number}" for number in range(MOST_TOGETHER + 1))), LAYERS)
+    with refuses(DataError, f"{MOST_MODELS_TOGETHER + 1} stacks", MOST_MODELS_TOGETHER, "where"):
+        draw_trajectory(scores(tuple(f"org/m{number}" for number in range(MOST_MODELS_TOGETHER + 1))), LAYERS)
     with refuses(DataError, "no row has a score"):
         draw_trajectory(scores().assign(symmetry=np.nan, directionality=np.nan), LAYERS)
     stages = [scores(steps=(1,)).assign(model=f"org/a@stage{stage}-step1") for stage in (1, 2)]

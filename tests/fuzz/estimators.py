@@ -44,7 +44,7 @@ EFA: tuple[tuple[pd.DataFrame, dict[str, Any]], ...] = (
     (ROWS, {"part": "items", "covariates": ("y:category", "x")}),
     (ROWS, {"part": "items", "head_size": 3, "norm": True, "feed_forward": 3}),
     (ROWS, {"model": "fm", "part": "items", "start": True}),
-    (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
+    (PLACES, {"model": "fm", "coordinates": ("x", "y"), "n_neighbors": 1}),
 )
 CELLS = pd.DataFrame({"size": ["s", "m", None, "l"] * 5, "age": [1, 2, 3, 1] * 5, "mass": np.linspace(0, 1, 20)})
 LABELS = np.array(["no", "yes", "no", "maybe"] * 5)

@@ -23,9 +23,9 @@ SCORE = {
     "memory": "1.5GiB",
 }  # fmt: skip
 ANALOGY = {
-    "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalise": True,
-    "centre": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top_k": 3,
-    "own": True, "draws": 100, "seed": 1, "published": False, "memory": "2GB",
+    "table": "output", "answers": "all", "case": "keep", "subwords": "mean", "limit": 500, "normalize": True,
+    "center": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul",
+    "n_answers": 3, "own": True, "n_draws": 100, "seed": 1, "published": False, "memory": "2GB",
 }  # fmt: skip
 TEXT = {
     "compare": ["default", "symmetric"], "objectives": ["mlm"], "seeds": 2, "model": "bert-mini", "steps": 40,

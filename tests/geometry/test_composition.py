@@ -10,7 +10,7 @@ import torch
 from support.dense import form
 from torch import Tensor
 
-from attngeo.geometry.composition import compositions, fold, standardise, unevenness
+from attngeo.geometry.composition import compositions, fold, standardize, unevenness
 
 
 class Layer(NamedTuple):
@@ -114,7 +114,7 @@ def test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum(decay: fl
     values = []
     for _ in range(12):
         writers, readers = draw(), draw()
-        values.append(standardise(compositions(writers, readers), unevenness(writers), unevenness(readers), n))
+        values.append(standardize(compositions(writers, readers), unevenness(writers), unevenness(readers), n))
     z = torch.stack(values)
     assert z.mean().item() == pytest.approx(0, abs=0.05)
     assert z.std().item() == pytest.approx(1, rel=0.05)

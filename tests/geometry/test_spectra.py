@@ -15,7 +15,7 @@ from attngeo.geometry.spectra import (
     positive_share,
     random_edge,
     singular_values,
-    standardise_trace,
+    standardize_trace,
 )
 
 # (heads, rank, n): ordinary heads, a vector, one head as wide as the stream, and one that is wider.
@@ -44,7 +44,7 @@ def test_spectra_are_those_of_the_formed_matrices(heads: int, rank: int, n: int)
         expected = np.linalg.svd(m, compute_uv=False)[: values.shape[1]]
         np.testing.assert_allclose(values[head] / largest, expected / largest, rtol=0, atol=1e-8)
         z = np.sqrt(n) * np.trace(m) / np.linalg.norm(m)
-        assert standardise_trace(left, right)[head].item() == pytest.approx(z, rel=1e-8, abs=1e-8)
+        assert standardize_trace(left, right)[head].item() == pytest.approx(z, rel=1e-8, abs=1e-8)
         of_form = np.linalg.eigvals(m)
         share = of_form.real.sum() / np.abs(of_form).sum()
         assert positive_share(of_products)[head].item() == pytest.approx(share, abs=1e-5 if rank > 8 else 1e-8)
@@ -57,7 +57,7 @@ def test_a_spectrum_does_not_depend_on_what_factors_share() -> None:
     around = torch.linalg.qr(torch.randn(40, 40, generator=generator, dtype=torch.float64)).Q
     changed = (inside.mT @ left @ around, torch.linalg.inv(inside) @ right @ around)
     torch.testing.assert_close(singular_values(*changed), singular_values(left, right), rtol=1e-8, atol=0)
-    torch.testing.assert_close(standardise_trace(*changed), standardise_trace(left, right), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(standardize_trace(*changed), standardize_trace(left, right), rtol=1e-8, atol=1e-9)
     before, after = (positive_share(eigenvalues(*factors)) for factors in ((left, right), changed))
     torch.testing.assert_close(after, before, rtol=1e-8, atol=0)
 
@@ -102,6 +102,6 @@ def test_z_of_the_trace_has_mean_0_and_deviation_1_for_any_spectrum(decay: float
     signs = triangles.diagonal(dim1=-2, dim2=-1).sign()  # LAPACK's signs are not random
     left = sizes * (frames * signs[:, None]).mT
     right = torch.eye(n, dtype=torch.float64)[:rank].expand(heads, -1, -1)
-    z = standardise_trace(left, right)
+    z = standardize_trace(left, right)
     assert z.mean().item() == pytest.approx(0, abs=0.05)
     assert z.std().item() == pytest.approx(1, rel=0.05)

@@ -20,7 +20,7 @@ import attngeo
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.gradients.recording import record_gradients
 from attngeo.pretrain.comparison import compare
-from attngeo.pretrain.initialisation import initialise
+from attngeo.pretrain.initialisation import initialize
 from attngeo.pretrain.runs import run
 from attngeo.progress import Progress
 
@@ -44,7 +44,7 @@ def test_answers_to_questions(method: Any, remove_top: int, tmp_path: Path) -> N
         for device in DEVICES
     )
     pd.testing.assert_frame_equal(cuda.questions, cpu.questions, rtol=0, atol=1e-9)
-    here, there = (attngeo.nearest(embedding, "aaa - aab + aac", top_k=9, device=device) for device in DEVICES)
+    here, there = (attngeo.nearest(embedding, "aaa - aab + aac", top=9, device=device) for device in DEVICES)
     pd.testing.assert_frame_equal(there, here, rtol=0, atol=1e-9)
 
 
@@ -122,11 +122,11 @@ def test_rows_are_learned() -> None:
 
 def test_models_on_the_device_are_initialised() -> None:
     model = build(TINY_MODELS["bert"]).cuda()
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     assert attngeo.score(model, per_head=True)["symmetry"].tolist() == pytest.approx([1.0] * 10, abs=1e-5)
     cpu, cuda = (build(TINY_MODELS["llama"]).to(device) for device in DEVICES)
     for each in (cpu, cuda):
-        initialise(each, "identity", seed=0)
+        initialize(each, "identity", seed=0)
     for name, parameter in cuda.state_dict().items():
         torch.testing.assert_close(parameter.cpu(), cpu.state_dict()[name], atol=1e-5, rtol=1e-5)
 

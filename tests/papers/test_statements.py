@@ -16,7 +16,7 @@ from support.messages import refuses
 
 from attngeo.errors import UsageError
 from attngeo.papers.residuals import Residuals, difference, shortfall
-from attngeo.papers.statements import COLUMNS, PAPERS, STATEMENTS, check_statements, select_statements
+from attngeo.papers.statements import PAPERS, STATEMENT_COLUMNS, STATEMENTS, check_statements, select_statements
 
 TRAINED = ["proposition-9", "proposition-14-trained", "efa-theorem-1-fits", "efa-theorem-2"]
 QUICK = [name for name in STATEMENTS if name not in TRAINED]
@@ -50,7 +50,7 @@ def test_every_entry_has_a_function_and_every_check_an_entry() -> None:
 def test_all_but_the_trained_ones_and_those_that_draw_often_hold() -> None:
     names = [name for name in QUICK if name not in DRAWN_OFTEN]
     frame = check_statements(names, seed=5)
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(STATEMENT_COLUMNS)
     assert list(frame["statement"]) == names
     assert frame["holds"].all(), frame[~frame["holds"]]
     assert (frame["residual"] <= frame["tolerance"]).all()

@@ -69,7 +69,7 @@ def test_the_history_of_the_trainer_has_the_medians(built: Build, tmp_path: Path
     trainer = train(built("bert"), tmp_path, AttentionGeometryCallback(), save_strategy="steps", save_steps=4)
     logged = {each["step"]: each for each in trainer.state.log_history if "loss" in each}
     assert [*logged] == [2, 4]
-    summary = attngeo.summarise(attngeo.score(trainer.model, per_head=True)).iloc[0]
+    summary = attngeo.summarize(attngeo.score(trainer.model, per_head=True)).iloc[0]
     for score in score_names():
         for name in (f"{score}_median", f"heads_{score}_median"):
             assert logged[4][name] == pytest.approx(summary[name], abs=1e-5)

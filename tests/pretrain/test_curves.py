@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, layer_columns, summarise_layers, summarise_runs
+from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, layer_columns, summarize_layers, summarize_runs
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import find_settled
 
@@ -30,24 +30,24 @@ def test_runs_are_compared_with_the_first_initialisation_of_their_objective_and_
         ("mlm", "default", 0): [4.0, 3.0, 2.0, 1.0], ("mlm", "symmetric", 0): [3.0, 0.9, 0.8, 0.7],
         ("clm", "default", 0): [4.0, 3.0, 2.0, 0.5], ("clm", "symmetric", 0): [3.0, 0.9, 0.8, 0.7],
     })  # fmt: skip
-    rows = summarise_runs(curves)
+    rows = summarize_runs(curves)
     assert rows["steps_to_baseline"].tolist() == [40, 20, 40, pd.NA]
     assert rows["speed_up"].tolist() == [0, 0.5, 0, 0]
     assert rows["final_loss"].tolist() == [1.0, 0.7, 0.5, 0.7]
     assert not {*EVALUATION} & {*rows.columns}
-    alone = summarise_runs(curves[curves["init"] == "symmetric"])
+    alone = summarize_runs(curves[curves["init"] == "symmetric"])
     assert alone["speed_up"].tolist() == [0, 0]
 
 
 def test_the_evaluation_of_images_is_that_of_the_last_step() -> None:
     curves = make_curves({("image", "default", 0): [2.0, 1.0]})
     curves["eval_accuracy"] = np.where(curves["step"] == 20, 0.75, np.nan)
-    assert summarise_runs(curves)["eval_accuracy"].tolist() == [0.75]
+    assert summarize_runs(curves)["eval_accuracy"].tolist() == [0.75]
 
 
 def test_layers_have_their_last_scores_and_the_steps_at_which_these_settle() -> None:
     early, late = [0.0, 0.5, 0.51, 0.5, 0.5], [0.0, 0.1, 0.5, 0.2, 0.5]
-    rows = summarise_layers(make_curves({("mlm", "default", 3): [4.0, 3.0, 2.0, 1.0]}, layer_0=early, layer_1=late))
+    rows = summarize_layers(make_curves({("mlm", "default", 3): [4.0, 3.0, 2.0, 1.0]}, layer_0=early, layer_1=late))
     assert list(rows.columns) == list(layer_columns())
     assert rows[["layer", "seed"]].to_numpy().tolist() == [[0, 3], [1, 3]]
     for score in score_names():

@@ -24,7 +24,7 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.pretrain import initialise
+from attngeo.pretrain import initialize
 
 Build = Callable[[str], Any]
 QUERY_OR_KEY = re.compile(r"\.(q|k|q_proj|k_proj|q_lin|k_lin|query|key|query_proj|key_proj|q_attn)\.weight$")
@@ -115,7 +115,7 @@ def tensors_in(output: Any) -> list[Tensor]:
 def test_a_symmetric_start_scores_one_in_every_family(name: str, fresh: Build) -> None:
     model = fresh(name)
     before, parameters = state_of(model), dict(model.named_parameters())
-    written = initialise(model, "symmetric")
+    written = initialize(model, "symmetric")
     assert_symmetric(model)
     assert_only_queries_and_keys_changed(name, model, before, written)
     assert all(parameters[name] is parameter for name, parameter in model.named_parameters())
@@ -141,7 +141,7 @@ def assert_only_queries_and_keys_changed(name: str, model: Any, before: dict[str
 def test_the_running_model_attends_symmetrically(name: str, fresh: Build) -> None:
     """Logits of tokens i → j and j → i, as the model computes them, are equal. This uses none of our rules."""
     model = fresh(name)
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     for key, parameter in model.named_parameters():
         if key.endswith("bias"):
             torch.nn.init.zeros_(parameter)
@@ -162,7 +162,7 @@ def test_the_running_model_attends_symmetrically(name: str, fresh: Build) -> Non
 
 def test_queries_and_keys_of_bert_are_alike_but_not_tied(fresh: Build) -> None:
     model = fresh("bert")
-    names = initialise(model, "symmetric", layers=[1])
+    names = initialize(model, "symmetric", layers=[1])
     assert names == ["bert.encoder.layer.1.attention.self.key.weight"]
     own = model.bert.encoder.layer[1].attention.self
     x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
@@ -176,7 +176,7 @@ def test_queries_and_keys_of_bert_are_alike_but_not_tied(fresh: Build) -> None:
 def test_queries_stay_and_keys_become_them(name: str, fresh: Build) -> None:
     model = fresh(name)
     old = [wq for _, wq, _ in attngeo.attention_sites(model)]
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     for (_, wq, wk), queries in zip(attngeo.attention_sites(model), old, strict=True):
         assert torch.equal(wq, queries)
         assert torch.equal(wk, queries)
@@ -185,7 +185,7 @@ def test_queries_stay_and_keys_become_them(name: str, fresh: Build) -> None:
 @pytest.mark.parametrize(("optimiser", "lr"), [(torch.optim.SGD, 1.0), (torch.optim.AdamW, 1e-2)])
 def test_the_first_step_of_training_parts_them(optimiser: Any, lr: float, fresh: Build) -> None:
     model = fresh("bert")
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     own = model.bert.encoder.layer[0].attention.self
     ids = torch.randint(10, 60, (2, 9), generator=torch.Generator().manual_seed(0))
     model(input_ids=ids, labels=ids.flip(1)).loss.backward()
@@ -200,7 +200,7 @@ def test_the_first_step_of_training_parts_them(optimiser: Any, lr: float, fresh:
 def test_grouped_heads_take_the_key_of_their_own_group(name: str, fresh: Build) -> None:
     model = fresh(name)
     before = state_of(model)
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     for layer in model.model.layers:
         q, k = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
         for head, queries in enumerate(q.chunk(4)):
@@ -210,7 +210,7 @@ def test_grouped_heads_take_the_key_of_their_own_group(name: str, fresh: Build) 
 
 def test_grouped_heads_of_a_fused_tensor(fresh: Build) -> None:
     model = fresh("falcon-new")
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     groups = model.transformer.h[0].self_attention.query_key_value.weight.reshape(2, 4, 8, 32)
     assert torch.equal(groups[:, 0], groups[:, 2])
     assert torch.equal(groups[:, 1], groups[:, 2])
@@ -221,10 +221,10 @@ def test_grouped_heads_of_a_fused_tensor(fresh: Build) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "falcon-new"])
 def test_the_dtype_stays(name: str, dtype: torch.dtype, fresh: Build) -> None:
     model = fresh(name).to(dtype)
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     assert_symmetric(model)
-    initialise(model, "identity", seed=0)
+    initialize(model, "identity", seed=0)
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
 
@@ -235,7 +235,7 @@ def test_frozen_and_shared_parameters(fresh: Build) -> None:
     second.query.weight = first.query.weight
     first.key.weight.requires_grad_(False)
     shared = first.key.weight
-    assert initialise(model, "symmetric") == ["bert.encoder.layer.0.attention.self.key.weight"]
+    assert initialize(model, "symmetric") == ["bert.encoder.layer.0.attention.self.key.weight"]
     assert first.key.weight is second.key.weight is shared
     assert not shared.requires_grad
     assert_symmetric(model)
@@ -243,7 +243,7 @@ def test_frozen_and_shared_parameters(fresh: Build) -> None:
 
 def test_only_the_stack_and_the_layers_asked_for(fresh: Build) -> None:
     model = fresh("bart")
-    written = initialise(model, "symmetric", stack="cross", layers=[0, 2])
+    written = initialize(model, "symmetric", stack="cross", layers=[0, 2])
     assert written == [f"model.decoder.layers.{layer}.encoder_attn.k_proj.weight" for layer in (0, 2)]
     symmetric = scores_of(model).groupby(["stack", "layer"]).symmetry.min() > 1 - 1e-6
     assert list(symmetric[symmetric].index) == [("cross", 0), ("cross", 2)]
@@ -261,7 +261,7 @@ def test_cross_attention_over_another_width_is_left_alone() -> None:
     cross = attngeo.score(model, stack="cross")
     assert all(width in cross.note.item() for width in ("32", "24"))
     for start in ("symmetric", "identity"):
-        written = initialise(model, start)
+        written = initialize(model, start)
         assert written
         assert all(".self_attn." in name for name in written)
 
@@ -281,7 +281,7 @@ def test_latent_queries_of_any_rank(query_rank: int) -> None:
     """Keys stay unchanged if the query latent has room for their latent, 10 + 4. Values never change."""
     model = latent_model(query_rank)
     before, keys = state_of(model), [wk for _, _, wk in attngeo.attention_sites(model)]
-    written = initialise(model, "symmetric")
+    written = initialize(model, "symmetric")
     assert any("kv_b" in name for name in written) == (query_rank < 14)
     assert_symmetric(model)
     for (_, wq, wk), old in zip(attngeo.attention_sites(model), keys, strict=True):
@@ -330,7 +330,7 @@ def test_identity_is_the_nearest_of_its_rank(name: str, rank: int, fresh: Build)
     """Also with QK-norm, whose gains are undone, and whose centring removes a dimension."""
     model = fresh(name)
     before = state_of(model)
-    written = initialise(model, "identity", seed=3)
+    written = initialize(model, "identity", seed=3)
     assert_only_queries_and_keys_changed(name, model, before, written)
     generator = torch.Generator().manual_seed(3)
     for site, wq, wk in attngeo.attention_sites(model, dtype=torch.float64):
@@ -345,7 +345,7 @@ def test_identity_is_the_nearest_of_its_rank(name: str, rank: int, fresh: Build)
 
 def test_identity_shares_its_scale_between_queries_and_keys(fresh: Build) -> None:
     model = fresh("bert")
-    initialise(model, "identity", seed=0)
+    initialize(model, "identity", seed=0)
     for _, wq, wk in attngeo.attention_sites(model):
         assert torch.allclose(wq.mT @ wq, wk.mT @ wk, atol=1e-4)
         assert torch.allclose(
@@ -363,7 +363,7 @@ def test_heads_as_wide_as_the_model_or_wider_hold_all_of_it(size: int) -> None:
             intermediate_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         )
     )  # fmt: skip
-    initialise(model, "identity", seed=1)
+    initialize(model, "identity", seed=1)
     ((_, wq, wk),) = attngeo.attention_sites(model)
     noise = ((wq @ wk.mT)[0] - 0.7 * torch.eye(16)) / 0.7
     assert abs(noise.mean()) < 0.05
@@ -373,7 +373,7 @@ def test_heads_as_wide_as_the_model_or_wider_hold_all_of_it(size: int) -> None:
 def test_the_seed_decides_the_start(fresh: Build) -> None:
     def start(seed: Any) -> Tensor:
         model = fresh("bert")
-        initialise(model, "identity", layers=[0], seed=seed)
+        initialize(model, "identity", layers=[0], seed=seed)
         return torch.as_tensor(model.bert.encoder.layer[0].attention.self.query.weight.detach())
 
     assert torch.equal(start(5), start(5))
@@ -405,18 +405,18 @@ def test_a_checkpoint_gives_its_queries_and_keys(name: str, fresh: Build, tmp_pa
     source.save_pretrained(tmp_path)
     before, wanted = state_of(model), scores_of(source)
     assert not scores_of(model).symmetry.equals(wanted.symmetry)
-    written = initialise(model, tmp_path)
+    written = initialize(model, tmp_path)
     pd.testing.assert_frame_equal(scores_of(model).drop(columns="model"), wanted.drop(columns="model"))
     assert_only_queries_and_keys_changed(name, model, before, written)
     for reference in (str(tmp_path), ModelRef.parse(tmp_path), source):
         again = fresh(name)
-        assert initialise(again, reference) == written
+        assert initialize(again, reference) == written
         assert_unchanged(again, state_of(model))
 
 
 def test_a_checkpoint_for_some_layers_in_another_dtype(fresh: Build) -> None:
     source, model = build(TINY_MODELS["bert"], seed=1), fresh("bert").to(torch.bfloat16)
-    initialise(model, source, layers=[1])
+    initialize(model, source, layers=[1])
     got, want = (x.bert.encoder.layer[1].attention.self.key.weight for x in (model, source))
     assert torch.equal(got, want.to(torch.bfloat16))
     got, want = (x.bert.encoder.layer[0].attention.self.key.weight for x in (model, source))
@@ -427,14 +427,14 @@ def test_a_checkpoint_for_some_layers_in_another_dtype(fresh: Build) -> None:
 def test_a_model_given_to_itself_stays(name: str, fresh: Build) -> None:
     model = fresh(name)
     before = state_of(model)
-    initialise(model, model)
+    initialize(model, model)
     assert_unchanged(model, before)
 
 
 def test_default_leaves_everything(fresh: Build) -> None:
     model = fresh("bert")
     before = state_of(model)
-    assert initialise(model, "default") == []
+    assert initialize(model, "default") == []
     assert_unchanged(model, before)
 
 
@@ -445,7 +445,7 @@ def assert_refused(model: Any, init: Any, error: type[Exception], expected: str,
     """The error is one line, and no weight changes."""
     before = {name: tensor for name, tensor in state_of(model).items() if not tensor.is_meta}
     with pytest.raises(error, match=re.escape(expected)) as raised:
-        initialise(model, init, **options)
+        initialize(model, init, **options)
     assert "\n" not in str(raised.value)
     after = model.state_dict()
     assert all(torch.equal(after[name].nan_to_num(), tensor.nan_to_num()) for name, tensor in before.items())
@@ -476,7 +476,7 @@ def test_a_checkpoint_that_does_not_fit(fresh: Build, built: Build) -> None:
     assert_refused(fresh("bart"), built("bert"), UsageError, "decoder layer 0")
     assert_refused(fresh("modernbert"), built("bert"), UsageError, "encoder layer 2")
     assert_refused(fresh("llama"), built("qwen2"), ShapeError, "2 key heads of 8 over a width of 32, expected 4 heads")
-    assert initialise(fresh("modernbert"), built("bert"), layers=[0, 1])
+    assert initialize(fresh("modernbert"), built("bert"), layers=[0, 1])
 
 
 def test_a_last_layer_that_does_not_fit_leaves_the_first_alone(fresh: Build) -> None:
@@ -514,9 +514,9 @@ def test_quantised_weights(fresh: Build) -> None:
 
 def test_what_is_no_model(fresh: Build) -> None:
     with pytest.raises(UsageError, match="str"):
-        initialise("demo:minilm", "symmetric")
+        initialize("demo:minilm", "symmetric")
     with pytest.raises(UsageError, match="Linear"):
-        initialise(torch.nn.Linear(2, 2), "symmetric")
+        initialize(torch.nn.Linear(2, 2), "symmetric")
     assert_refused(fresh("bert"), "symmetric", UsageError, "'decoder'", stack="decoder")
     assert_refused(fresh("bert"), "symmetric", UsageError, "layer 2", layers=[2])
     assert_refused(fresh("bert"), "identity", UsageError, "seed is 'x'", seed="x")

@@ -14,7 +14,7 @@ from support.tiny_models import BERT
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
 import attngeo
-from attngeo.pretrain import image_training, initialise, text, trainer
+from attngeo.pretrain import image_training, initialize, text, trainer
 from attngeo.pretrain.trainer import (
     MARK,
     CheckpointMark,
@@ -48,7 +48,7 @@ def test_queries_and_keys_get_gradients_of_their_own() -> None:
     """After a symmetric start they are equal, not tied."""
     torch.manual_seed(0)
     model: Any = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", **BERT))
-    initialise(model, "symmetric")
+    initialize(model, "symmetric")
     ids = torch.randint(10, 60, (4, 8), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(input_ids=ids, labels=ids).loss.backward()

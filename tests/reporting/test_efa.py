@@ -21,7 +21,7 @@ title = "Sequences"
 name = "errors"
 command = "efa"
 experiment = "temperature"
-options = { data = "days", model = "fm", neighbours = [1, 2], epochs = 1 }
+options = { data = "days", model = "fm", n_neighbors = [1, 2], epochs = 1 }
 [[results]]
 name = "weights"
 command = "file"

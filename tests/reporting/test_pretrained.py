@@ -112,7 +112,7 @@ def test_the_tables_agree_with_one_another() -> None:
     """The summary of the weights is that of the table of layers and heads, and the pairings have its scores."""
     scores = pd.read_csv(FOLDER / "scores.csv", dtype={"head": "Int64"})
     summary = pd.read_csv(FOLDER / "summary.csv").query("variant == 'weights'").reset_index(drop=True)
-    again = attngeo.summarise(scores.assign(parameters=0))
+    again = attngeo.summarize(scores.assign(parameters=0))
     columns = [name for name in summary_columns() if name not in ("model", "stack", "parameters")]
     assert summary[["model", "stack"]].equals(again[["model", "stack"]])
     assert np.abs(summary[columns] - again[columns]).to_numpy().max() < 2e-4

@@ -118,7 +118,14 @@ def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: P
     with pytest.raises(UsageError, match=r"results \"scores\"\.options\.xyz") as error:
         read_recipe(recipe)
     assert "rope_offset" in str(error.value)
-    assert "draws" not in str(error.value)  # an option of analogy
+    assert "n_draws" not in str(error.value)  # an option of analogy
+
+
+def test_a_former_option_is_answered_with_the_new_one(recipe: Path) -> None:
+    analogy = '[[results]]\nname = "words"\ncommand = "analogy"\nmodels = ["demo:minilm"]\noptions = { top_k = 3 }\n'
+    recipe.write_text(recipe.read_text() + analogy)
+    with pytest.raises(UsageError, match=r"results \"words\"\.options\.top_k: .*; it is called n_answers now$"):
+        read_recipe(recipe)
 
 
 @pytest.mark.parametrize(

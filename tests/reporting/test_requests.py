@@ -17,7 +17,7 @@ from attngeo.papers.wibisono2023.summaries import (
     AUTO_MPG_COLUMNS,
     SIMULATION_COLUMNS,
     measure_advantage,
-    summarise_methods,
+    summarize_methods,
 )
 from attngeo.questions.table import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
@@ -28,12 +28,12 @@ from attngeo.studies.run import run_task
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {
     "score": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], per_head = false }',
-    "analogy": 'models = ["vectors.txt"]\noptions = { questions = "questions.txt", draws = 10 }',
+    "analogy": 'models = ["vectors.txt"]\noptions = { questions = "questions.txt", n_draws = 10 }',
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
     "compare": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { layers = [0], circuit = "ov" }',
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
-    "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { permutations = 19 }',
+    "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { n_permutations = 19 }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
@@ -136,7 +136,7 @@ def test_a_table_of_methods_may_choose_any_of_its_columns(
     command: str, columns: Sequence[str], show: str, folder: Path
 ) -> None:
     rows = pd.DataFrame([dict.fromkeys(columns, 1.0) | {"method": method} for method in ("lr", "atn")])
-    expected = list((summarise_methods if show == "methods" else measure_advantage)(rows).columns)
+    expected = list((summarize_methods if show == "methods" else measure_advantage)(rows).columns)
     for name in (command, "file"):
         choose = f'tables = [{{ of = "rows", show = "{show}", columns = COLUMNS }}]'
         assert is_accepted(write_recipe(folder, name, choose.replace("COLUMNS", str(expected))))

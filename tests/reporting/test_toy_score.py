@@ -17,7 +17,7 @@ import attngeo
 from attngeo.errors import DataError
 from attngeo.reporting.report import build_report
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import summarise
+from attngeo.scores.summary import summarize
 from attngeo.tables.write import write_table
 
 
@@ -69,7 +69,7 @@ def test_a_report_has_it_in_its_figure_table_and_check(recipe: Path, tmp_path: P
     assert [check.failed for check in made.checks] == [True]
     summary = pd.read_csv(tmp_path / "out/tables/scores-summary.csv")
     rows = pd.read_csv(tmp_path / "out/tables/scores.csv")
-    assert summary["toy_median"].tolist() == pytest.approx(summarise(rows)["toy_median"].tolist())
+    assert summary["toy_median"].tolist() == pytest.approx(summarize(rows)["toy_median"].tolist())
     assert "toy_published" not in pd.read_csv(tmp_path / "out/tables/scores-published.csv")
 
 

@@ -19,7 +19,7 @@ import attngeo
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.figures.names import name_form
 from attngeo.scores.score import score_columns
-from attngeo.scores.summary import summarise
+from attngeo.scores.summary import summarize
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -60,7 +60,7 @@ def test_both_circuits_are_the_rows_of_each(folder: Path) -> None:
         rows = both[both["circuit"] == circuit].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows[list(alone.columns)], alone)
     assert "circuit" not in attngeo.score(folder)
-    assert summarise(both)["stack"].tolist() == ["decoder qk", "decoder ov"]
+    assert summarize(both)["stack"].tolist() == ["decoder qk", "decoder ov"]
     assert name_form(both) == "W<sub>qk</sub> and W<sub>ov</sub>"
 
 
@@ -96,7 +96,7 @@ def test_stacks_are_named_with_their_circuits_once(folder: Path) -> None:
     rows = attngeo.score(folder, circuit="both")
     figure = attngeo.plot("size", rows, published=False)
     stacks = [stack for trace in figure.data for _, stack, *_ in trace.customdata]
-    assert stacks == [*summarise(rows)["stack"]] == ["decoder qk", "decoder ov"]
+    assert stacks == [*summarize(rows)["stack"]] == ["decoder qk", "decoder ov"]
 
 
 def test_a_model_without_outputs_is_refused_and_has_notes_beside_its_queries_and_keys(tmp_path: Path) -> None:

@@ -430,7 +430,7 @@ class TestCommand:
         self, inside: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of 3 results, 1; all if models are named, and as JSON."""
-        monkeypatch.setattr("attngeo.commands.cache.MOST_LISTED", 1)
+        monkeypatch.setattr("attngeo.commands.cache.MOST_RESULTS_LISTED", 1)
         newest, *older = json.loads(inside("cache", "list", "--format", "json").stdout)
         assert (newest["finished_layers"], len(older)) == (2, 2)
         run = inside("cache", "list", COLUMNS="200")

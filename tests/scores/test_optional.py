@@ -73,7 +73,7 @@ def test_by_default_there_is_none_of_them() -> None:
 def test_chosen_scores_are_columns_in_the_order_of_the_table(chosen: object) -> None:
     frame = attngeo.score("demo:encoder", scores=chosen, per_head=True)  # type: ignore[arg-type]
     assert list(frame.columns) == list(score_columns(["trace_z", "stable_rank"]))
-    summary = attngeo.summarise(frame)
+    summary = attngeo.summarize(frame)
     layers = frame[frame["head"].isna()]
     assert summary["stable_rank_median"].item() == pytest.approx(layers["stable_rank"].median())
     assert "spectral_norm_median" not in summary

@@ -55,7 +55,7 @@ def test_counts_are_those_of_matrices_that_are_formed(model: str, gamma: float, 
             places = np.stack([draws.permuted(outliers, axis=1).sum(0) for _ in range(2000)])
             for count in {1, 2, int(counts.max())}:
                 expected = (places >= count).sum(1).mean()
-                chance = rows.loc[rows[unit] == count, f"{unit}_by_chance"].unique()
+                chance = rows.loc[rows[unit] == count, f"{unit}_chance"].unique()
                 assert len(chance) == 0 or chance == pytest.approx(expected, abs=0.15 + 0.02 * expected)
     assert table["layers"].is_monotonic_decreasing
 
@@ -68,11 +68,11 @@ def test_a_dimension_that_every_layer_shares_comes_first(tmp_path: Path) -> None
     table = count_outliers(write_single(tmp_path, tensors))
     first = table.iloc[0]
     assert (first["axis"], first["index"], first["layers"], first["heads"]) == ("row", 7, 5, 20)
-    assert first["layers_by_chance"] == pytest.approx(24 / 24**5)
+    assert first["layers_chance"] == pytest.approx(24 / 24**5)
     columns = table[(table["axis"] == "column") & (table["layers"] > 0)]
     assert sorted(columns["index"]) == [0, 1, 2, 3, 4]
     assert (columns["layers"] == 1).all()
-    assert columns["layers_by_chance"].tolist() == pytest.approx([24 * (1 - (23 / 24) ** 5)] * 5)
+    assert columns["layers_chance"].tolist() == pytest.approx([24 * (1 - (23 / 24) ** 5)] * 5)
 
 
 def test_broken_and_zero_layers_have_no_outliers(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) 
     frame = attngeo.score("demo:encoder", per_head=True)
     assert list(frame.columns) == list(score_columns())
     assert frame[toy.name].between(0, 1).all()
-    summary = attngeo.summarise(frame)
+    summary = attngeo.summarize(frame)
     layers = frame.loc[frame["head"].isna(), toy.name]
     heads = frame.loc[frame["head"].notna(), toy.name]
     assert summary["toy_median"].item() == layers.median()

@@ -25,7 +25,7 @@ def test_the_values_are_those_of_the_formed_matrix(head: int | None, tmp_path: P
     spectrum = measure_spectrum(folder, layer=1, head=head)
     expected = np.linalg.svd(m, compute_uv=False)[: len(spectrum)]
     np.testing.assert_allclose(spectrum["value"], expected, rtol=0, atol=1e-8 * expected[0])
-    assert spectrum.attrs["norm"] == pytest.approx(np.linalg.norm(m))
+    assert spectrum.attrs["frobenius_norm"] == pytest.approx(np.linalg.norm(m))
     assert (spectrum.attrs["layer"], spectrum.attrs["head"]) == (1, head)
 
 

@@ -10,7 +10,7 @@ from support.frames import one_model
 
 import attngeo
 from attngeo.errors import DataError
-from attngeo.scores.summary import summarise, summary_columns
+from attngeo.scores.summary import summarize, summary_columns
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_summaries(rows: pd.DataFrame) -> None:
-    summary = summarise(rows)
+    summary = summarize(rows)
     assert list(summary.columns) == list(summary_columns())
     assert summary["model"].tolist() == ["demo:minilm", "demo:encoder", "demo:decoder"]
     assert summary[["layers", "heads"]].to_numpy().tolist() == [[6, 72], [3, 12], [3, 12]]
@@ -28,24 +28,24 @@ def test_summaries(rows: pd.DataFrame) -> None:
     heads = own[own["head"].notna()]["directionality"]
     assert summary["heads_directionality_upper"][0] == pytest.approx(heads.quantile(0.75))
     assert summary["heads_directionality_min"][0] == heads.min()
-    assert summarise(rows.drop(columns="parameters"))["parameters"].isna().all()
+    assert summarize(rows.drop(columns="parameters"))["parameters"].isna().all()
 
 
 def test_a_layer_with_two_rows_is_refused(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder")
     with pytest.raises(DataError, match=r"layer 0 of demo:encoder \(encoder\)"):
-        summarise(pd.concat([own, own.assign(note="published convention")]))
+        summarize(pd.concat([own, own.assign(note="published convention")]))
 
 
 def test_layers_without_a_score_are_not_counted(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder").copy()
     own.loc[own["layer"] == 1, "symmetry"] = math.nan
-    assert summarise(own)[["layers", "heads"]].to_numpy().tolist() == [[2, 8]]
+    assert summarize(own)[["layers", "heads"]].to_numpy().tolist() == [[2, 8]]
 
 
 def test_a_table_older_than_a_score_has_no_statistics_of_it(rows: pd.DataFrame) -> None:
-    summary = summarise(rows.drop(columns="directionality"))
+    summary = summarize(rows.drop(columns="directionality"))
     assert summary[["directionality_median", "heads_directionality_max"]].isna().all(axis=None)
-    assert summary["symmetry_median"].tolist() == summarise(rows)["symmetry_median"].tolist()
+    assert summary["symmetry_median"].tolist() == summarize(rows)["symmetry_median"].tolist()
     with pytest.raises(DataError, match="symmetry"):
-        summarise(rows.drop(columns="symmetry"))
+        summarize(rows.drop(columns="symmetry"))

@@ -15,7 +15,7 @@ from support.messages import assert_fails, refuses
 
 import attngeo
 from attngeo.errors import DataError
-from attngeo.scores.trajectory import COLUMNS, find_departures, follow_steps
+from attngeo.scores.trajectory import DEPARTURE_COLUMNS, find_departures, follow_steps
 
 WIDTH = 64
 # Layers around their median, in standard deviations of chance: one far away, which moves a mean.
@@ -55,7 +55,7 @@ def trajectory(
 def found(rows: pd.DataFrame, over: str = "layers") -> list[tuple[object, ...]]:
     """Score, step and the step before it, of each departure."""
     frame = find_departures(rows, over)  # type: ignore[arg-type]
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == DEPARTURE_COLUMNS
     return [
         tuple(None if pd.isna(value) else value for value in row)
         for row in frame[["score", "step", "after"]].itertuples(index=False)

@@ -70,23 +70,21 @@ def test_analogies_of_a_checkpoint_of_vectors_and_of_cbow(attngeo: Command, tmp_
     questions = write_questions(tmp_path / "questions.txt", {"planted": lines})
     rows = pd.DataFrame(run_json(attngeo, "analogy", vectors, "--questions", questions))
     assert rows["accuracy"].iloc[-1] == 1
-    rows = pd.DataFrame(run_json(attngeo, "analogy", "demo:minilm", "--draws", 200, "--top-k", 1))
+    rows = pd.DataFrame(run_json(attngeo, "analogy", "demo:minilm", "--n-draws", 200, "--n-answers", 1))
     assert rows["known"].iloc[-1] == 11983
-    (word,) = run_json(attngeo, "nearest", "demo:minilm", "king - man + woman", "--top-k", 1)
+    (word,) = run_json(attngeo, "nearest", "demo:minilm", "king - man + woman", "--top", 1)
     assert word["word"] == "queen"
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
     assert attngeo("cbow", text, "-o", tmp_path / "v.vec", "--dimensions", 10).returncode == 0
-    assert len(run_json(attngeo, "nearest", tmp_path / "v.vec", "king", "--top-k", 3)) == 3
+    assert len(run_json(attngeo, "nearest", tmp_path / "v.vec", "king", "--top", 3)) == 3
 
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "spiece.model"])
 def test_analogies_of_a_sentencepiece_checkpoint(attngeo: Command, tmp_path: Path, file: str) -> None:
     folder = checkpoint(tmp_path / "model", 60, model_type="llama" if file == "tokenizer.model" else "t5")
     shutil.copy(sentence_piece(tmp_path), folder / file)
-    assert (
-        len(run_json(attngeo, "nearest", folder, "king", "--top-k", 2, "--compose", "mean", "--candidates", "all")) == 2
-    )
+    assert len(run_json(attngeo, "nearest", folder, "king", "--top", 2, "--subwords", "mean", "--answers", "all")) == 2
 
 
 def test_training_on_text_and_on_images(attngeo: Command, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_result_is_counted_unfolded(record: ResultRecord, monkeypatch: pytest.
     table = pa.table({"symmetry": pa.repeat(pa.scalar(0.5), 100_000)})
     forge(record.file, table, SAID)
     assert record.file.stat().st_size < 10_000
-    monkeypatch.setattr(results, "MOST_UNFOLDED", 500_000)
+    monkeypatch.setattr(results, "MOST_UNFOLDED_BYTES", 500_000)
     assert record.load() is None
     monkeypatch.undo()
 
@@ -105,7 +105,7 @@ def test_lists_are_counted_unfolded(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert record is not None
     record.keep([{"z": [0.5] * 100_000}], SAID)
     assert record.load() is not None
-    monkeypatch.setattr(results, "MOST_UNFOLDED", 500_000)
+    monkeypatch.setattr(results, "MOST_UNFOLDED_BYTES", 500_000)
     assert record.load() is None
 
 

@@ -12,7 +12,7 @@ from support.hub_client import reach_hub
 from support.hub_server import Hub, serve
 from support.messages import refuses
 
-from attngeo.bounds.small_files import MOST_BYTES
+from attngeo.bounds.small_files import MOST_CONFIG_BYTES
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
@@ -124,6 +124,6 @@ def test_files_that_are_no_lists_of_models(tmp_path: Path) -> None:
     ):
         with refuses(kind, tmp_path / "models.txt", fact):
             list_models(file=write(tmp_path, content))
-    big = write(tmp_path, b"org/name\n" * (MOST_BYTES // 9 + 1))
-    with refuses(DataError, big, re.sub(r"\B(?=(\d{3})+$)", ",", str(MOST_BYTES))):
+    big = write(tmp_path, b"org/name\n" * (MOST_CONFIG_BYTES // 9 + 1))
+    with refuses(DataError, big, re.sub(r"\B(?=(\d{3})+$)", ",", str(MOST_CONFIG_BYTES))):
         list_models(file=big)

@@ -12,7 +12,7 @@ from attngeo.verification.checking import (
     Expectation,
     Findings,
     check_expectations,
-    predict,
+    predict_factors,
     predict_outputs,
 )
 
@@ -28,5 +28,5 @@ def check_model(model: Any, run: Callable[[], None]) -> Findings:
     expected = []
     for site in sites:
         outputs = None if site.missing else predict_outputs(store, site)
-        expected.append(Expectation(site, site.module, predict(store, site), outputs))
+        expected.append(Expectation(site, site.module, predict_factors(store, site), outputs))
     return check_expectations(model, run, expected, skipped, lambda *_: None)

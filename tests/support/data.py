@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attngeo.papers.wibisono2023.data import NUMBERS
+from attngeo.papers.wibisono2023.data import NUMBER_FEATURES
 
 # A folder beside the clone, unless the environment names another.
 DATA = Path(os.environ.get("ATTNGEO_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -42,14 +42,14 @@ def needs(name: str) -> pytest.MarkDecorator:
 def make_cars(count: int = 30, seed: int = 0) -> list[dict[str, float]]:
     draw = np.random.default_rng(seed)
     return [
-        {name: float(draw.integers(10, 4000)) for name in NUMBERS}
+        {name: float(draw.integers(10, 4000)) for name in NUMBER_FEATURES}
         | {"cylinders": float(draw.choice([4, 6, 8])), "origin": float(at % 3 + 1)}
         for at in range(count)
     ]
 
 
 def write_uci(cars: list[dict[str, float]]) -> str:
-    return "".join(" ".join(f"{car[name]:.1f}" for name in NUMBERS) + '\t"a car\'s name"\n' for car in cars)
+    return "".join(" ".join(f"{car[name]:.1f}" for name in NUMBER_FEATURES) + '\t"a car\'s name"\n' for car in cars)
 
 
 def write_table(path: Path, header: Sequence[object], rows: Iterable[Sequence[object]]) -> None:

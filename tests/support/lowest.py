@@ -21,10 +21,10 @@ FIXED = ("torch",)
 LEFT_TO_PIP = ("dill", "fsspec", "httpcore2", "multiprocess", "pydantic-core")
 
 
-def normalise(name: str) -> str:
+def normalize(name: str) -> str:
     """A package's name as the index writes it.
 
-    >>> normalise("Huggingface_Hub")
+    >>> normalize("Huggingface_Hub")
     'huggingface-hub'
     """
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -35,14 +35,14 @@ def read_bounds(extra: str = "") -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     listed = project["optional-dependencies"][extra] if extra else project["dependencies"]
     found = (re.match(r"([\w.-]+)[^>]*>=([\w.]+)", requirement) for requirement in listed)
-    return {normalise(match[1]): match[2] for match in found if match}
+    return {normalize(match[1]): match[2] for match in found if match}
 
 
 def read_constraints() -> dict[str, str]:
     """Name → version of each line of constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return {
-        normalise(name): version
+        normalize(name): version
         for name, equal, version in (line.partition("==") for line in lines)
         if equal and not name.startswith("#")
     }

@@ -33,8 +33,8 @@ COMMANDS = {
     "scores.md": "score demo:encoder --per-head --layers 1 --format markdown",
     "inspect.json": "inspect demo:minilm demo:decoder --format json",
     "inspect.txt": "inspect demo:decoder -v",
-    "analogy.csv": "analogy demo:minilm --questions questions.txt --draws 200 --format csv",
-    "answers.csv": "analogy demo:minilm --questions questions.txt --draws 0 --questions-output answers.csv "
+    "analogy.csv": "analogy demo:minilm --questions questions.txt --n-draws 200 --format csv",
+    "answers.csv": "analogy demo:minilm --questions questions.txt --n-draws 0 --questions-output answers.csv "
     "> answers.csv",
     "nearest.json": "nearest demo:minilm king --format json",
     "theory.json": "theory lemma-1 theorem-2-one-head symmetry-from-factors efa-proposition-1 --format json",

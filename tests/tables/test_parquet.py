@@ -155,7 +155,7 @@ def test_a_training_text_is_counted_unfolded(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["text.txt.gz", "text.jsonl.gz", "text.csv.gz", "text.json.gz"])
 def test_a_packed_line_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_formats, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(text_formats, "MOST_DOCUMENT_CHARACTERS", 1000)
     monkeypatch.setattr(text_formats, "MOST_LIST_CHARACTERS", 1000)
     start = b"[" if ".json.gz" in name else b"text\n" if "csv" in name else b""
     path = tmp_path / name
@@ -179,7 +179,7 @@ def test_short_rows_are_as_long_as_the_first(tmp_path: Path) -> None:
 
 
 def test_objects_of_different_names_make_columns_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "MOST_VALUES", 1_000_000)
+    monkeypatch.setattr(read, "MOST_TABLE_VALUES", 1_000_000)
     objects = [{f"c{number}": 1} for number in range(2000)]
     for name, text in (("a.json", json.dumps(objects)), ("a.jsonl", "\n".join(map(json.dumps, objects)))):
         (tmp_path / name).write_text(text)

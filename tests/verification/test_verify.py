@@ -37,7 +37,7 @@ from attngeo.verification.comparing import Prediction
 from attngeo.verification.verify import (
     AGREEING,
     CIRCUIT_COLUMNS,
-    COLUMNS,
+    VERIFICATION_COLUMNS,
     SitePlace,
     describe_verification,
     match_places,
@@ -80,7 +80,7 @@ def assert_every_site_agrees(frame: pd.DataFrame, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["bert", "qwen3", "sam", "detr"])
 def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
     frame = attngeo.verify(saved(name))
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(VERIFICATION_COLUMNS)
     assert_every_site_agrees(frame, saved(name))
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, nibbles
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST_SETTING, Packed, Stated, nibbles
 
 STATE = ".weight.quant_state.bitsandbytes__"
 # The numbers of a block that the library takes.
@@ -91,7 +91,7 @@ class Blocks(Packed):
             self.offset = stated["nested_offset"] if is_nested else 0
             makes_sense = (
                 stated.get("quant_type") in (None, self.format_of_state())
-                and all(type(size) is int and 0 < size <= MOST for size in (rows, columns, self.block))
+                and all(type(size) is int and 0 < size <= MOST_SETTING for size in (rows, columns, self.block))
                 and {self.block, self.nested_block} <= set(BLOCKS)
                 and type(self.offset) in (int, float)
                 and abs(self.offset) < LARGEST_OFFSET

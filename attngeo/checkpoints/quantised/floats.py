@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attngeo.checkpoints.quantised.compressed import PACKED_FP4, PLAIN, state_compressed
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, exponents, fp4, nibbles
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST_SETTING, Packed, Stated, exponents, fp4, nibbles
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 EXPONENTS = ("U8", "F8_E8M0")
@@ -119,7 +119,7 @@ class Scaled(Packed):
         sides = self.settings.get(name)
         if isinstance(sides, list) and len(sides) == 2:
             height, width = sides
-            if all(type(side) is int and 0 < side <= MOST for side in sides):
+            if all(type(side) is int and 0 < side <= MOST_SETTING for side in sides):
                 return height, width
         raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected two sides")
 

@@ -12,7 +12,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, find_packed_rows, unpack_rows
+from attngeo.checkpoints.quantised.scheme import (
+    FLOAT_SCALES,
+    MOST_SETTING,
+    Packed,
+    Stated,
+    find_packed_rows,
+    unpack_rows,
+)
 from attngeo.checkpoints.store import TensorInfo
 
 
@@ -42,7 +49,7 @@ PACKING_OF_BITS = {
     8: "8bit_u8", 6: "8bit_u8", 5: "8bit_u8", 4: "4bit_u8", 3: "3bit_32", 2: "2bit_u8", 1.58: "2bit_u8", 1: "1bit_u8"
 }  # fmt: skip
 # Of a text that is stored as bytes.
-MOST_CHARACTERS = 32
+MOST_TEXT_CHARACTERS = 32
 
 
 class Hqq(Packed):
@@ -85,7 +92,7 @@ class Hqq(Packed):
         bits = round(stated, 2)
         if bits not in PACKING_OF_BITS:
             raise self.unsupported(f"HQQ with {stated:g} bits")
-        characters = self.read("packing").flatten().tolist()[:MOST_CHARACTERS]
+        characters = self.read("packing").flatten().tolist()[:MOST_TEXT_CHARACTERS]
         packing = "".join(map(chr, characters))
         if packing != PACKING_OF_BITS[bits]:
             raise self.broken(f"its packing is {packing!r}, and {stated:g} bits have {PACKING_OF_BITS[bits]!r}")
@@ -100,13 +107,13 @@ class Hqq(Packed):
     def _read_number(self, role: str) -> float:
         """A number that a tensor of one holds. Raises CorruptCheckpointError for any other."""
         numbers = self.read(role).flatten().tolist()
-        if len(numbers) != 1 or not math.isfinite(numbers[0]) or not 0 <= numbers[0] <= MOST:
+        if len(numbers) != 1 or not math.isfinite(numbers[0]) or not 0 <= numbers[0] <= MOST_SETTING:
             raise self.broken(f"{self.infos[role].name} is {numbers!r:.40}, expected one number")
         return float(numbers[0])
 
     def _measure(self) -> None:
         shape = self.read("shape").flatten().tolist()
-        if len(shape) != 2 or not all(0 < side <= MOST for side in shape):
+        if len(shape) != 2 or not all(0 < side <= MOST_SETTING for side in shape):
             raise self.broken(f"its stated shape is {shape!r:.60}, expected a matrix")
         self.shape = (int(shape[0]), int(shape[1]))
         self.format = f"hqq-{self.packing.bits}bit"

@@ -25,8 +25,8 @@ FP4 = (*POSITIVE_FP4, *(-number for number in POSITIVE_FP4))
 # The types of settings, in words.
 KINDS = {int: "a whole number", bool: "true or false", str: "a word"}
 # The least and the most that a number of a configuration may be.
-LEAST = -1
-MOST = 1 << 31
+LEAST_SETTING = -1
+MOST_SETTING = 1 << 31
 
 
 class Stated(NamedTuple):
@@ -160,7 +160,7 @@ class Packed:
         value = self.settings.get(name)
         if value is None:
             return default
-        if type(value) is not type(default) or (type(value) is int and not LEAST <= value <= MOST):
+        if type(value) is not type(default) or (type(value) is int and not LEAST_SETTING <= value <= MOST_SETTING):
             raise self.broken(f"the configuration states {name} = {value!r:.40}, expected {KINDS[type(default)]}")
         return value.lower() if isinstance(value, str) else value
 

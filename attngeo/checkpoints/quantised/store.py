@@ -93,7 +93,7 @@ UNKNOWN_CODES = (*CODES, *OTHER_CODES, ".weight_q")
 WEIGHT = ".weight"
 MATRIX = 2
 # Bytes of a stored tensor at most if its numbers are needed to know the shape of a weight.
-MOST_SMALL = 1 << 16
+MOST_SHAPE_BYTES = 1 << 16
 
 
 class DecodingStore(OuterStore):
@@ -232,8 +232,8 @@ class DecodingStore(OuterStore):
 
     def _read_small(self, stored: str) -> Tensor:
         nbytes = self._inner.info(stored).nbytes
-        if nbytes > MOST_SMALL:
-            raise CorruptCheckpointError(f"{stored} has {nbytes:,} bytes, expected at most {MOST_SMALL:,}")
+        if nbytes > MOST_SHAPE_BYTES:
+            raise CorruptCheckpointError(f"{stored} has {nbytes:,} bytes, expected at most {MOST_SHAPE_BYTES:,}")
         return self._small[stored] if stored in self._small else self._inner.read(stored)
 
     def info(self, name: str) -> TensorInfo:
@@ -302,7 +302,7 @@ class DecodingStore(OuterStore):
             for role in form.small:
                 small_ends += form.parts[role]
         small = [tensor for tensor in stored if tensor.endswith(tuple(small_ends)) and tensor not in self._small]
-        small = [tensor for tensor in small if self._inner.info(tensor).nbytes <= MOST_SMALL]
+        small = [tensor for tensor in small if self._inner.info(tensor).nbytes <= MOST_SHAPE_BYTES]
         self._small.update(self._inner.read_all(dict.fromkeys(small, slice(None))))
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:

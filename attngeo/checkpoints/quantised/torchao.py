@@ -36,7 +36,7 @@ CONFIGS: Mapping[str, str | None] = {
     "ModuleFqnToConfig": None,
 }
 # How torchao 0.14 names the parts of a weight, which has a colon before each, and later versions.
-PARTS: dict[str, tuple[str, ...]] = {
+STORED_PARTS: dict[str, tuple[str, ...]] = {
     "codes": ("._weight_qdata", ".weight:qdata"),
     "scale": ("._weight_scale", ".weight:scale"),
     "zeros": ("._weight_zero_point", ".weight:zero_point"),
@@ -78,7 +78,7 @@ class Int4(Packed):
     A weight is code · scale + offset.
     """
 
-    parts = PARTS
+    parts = STORED_PARTS
     optional = frozenset({"inputs", "input_scale", "input_zeros"})
     dtypes = ("I8", "U8")
     numbers: ClassVar = {"scale": FLOAT_SCALES, "zeros": FLOAT_SCALES}
@@ -137,7 +137,7 @@ class Int4(Packed):
 class ScaledBlocks(Scaled):
     """Float8Tensor, Int8Tensor and IntxUnpackedToInt8Tensor: codes of 8 bits, and a scale for each block of them."""
 
-    parts = PARTS
+    parts = STORED_PARTS
     optional = frozenset({"zeros", "inputs", "input_scale", "input_zeros"})
     numbers: ClassVar = {"scale": FLOAT_SCALES, "zeros": ("I8",)}
 
@@ -180,7 +180,7 @@ class Others(Undecoded):
     """Int4TilePackedTo4dTensor, Int4PlainInt32Tensor, MXTensor and NVFP4Tensor."""
 
     parts: ClassVar = {
-        **PARTS,
+        **STORED_PARTS,
         "scale_and_zero": ("._weight_scale_and_zero", ".weight:scale_and_zero"),
         "per_tensor_scale": ("._weight_per_tensor_scale",),
     }

@@ -17,7 +17,7 @@ from attngeo.training.loop import draw_generator
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
 CHUNK = 256
-MOST_NUMBERS = 2**25
+MOST_BATCH_NUMBERS = 2**25
 
 
 def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[np.ndarray]:
@@ -32,7 +32,7 @@ def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -
     while start < len(order):
         longest = int(lengths[order[start]])
         weights = options.n_heads * (longest**2 if is_copied else longest)
-        most = MOST_NUMBERS // (longest * max(model.shape.items, weights))
+        most = MOST_BATCH_NUMBERS // (longest * max(model.shape.items, weights))
         group = order[start : start + max(1, min(CHUNK, most))]
         group = group[2 * lengths[group] >= longest]
         yield group

@@ -10,9 +10,9 @@ from scipy import sparse
 from attngeo.estimators.efa.sequences import Sequences
 
 # Pairs that are kept: 12 MB of a saved model.
-MOST_PAIRS = 2**20
+MOST_PAIRS_KEPT = 2**20
 # Pairs of items in sequences that are counted, all sequences together: some seconds.
-MOST_COUNTED = 2**29
+MOST_PAIRS_COUNTED = 2**29
 # Items whose pairs are counted at once.
 BLOCK = 256
 
@@ -64,7 +64,7 @@ def count_items(sequences: Sequences, items: int) -> ItemCounts:
     )
     counts = np.bincount(places[1], minlength=items).astype(np.int32)
     sizes = np.bincount(places[0])
-    if (sizes.astype(float) ** 2).sum() > MOST_COUNTED:
+    if (sizes.astype(float) ** 2).sum() > MOST_PAIRS_COUNTED:
         return ItemCounts(len(sequences), counts, np.empty((0, 3), np.int32), least=len(sequences) + 1)
     least = 1
     pairs = np.empty((0, 3), np.int32)
@@ -83,4 +83,4 @@ def count_items(sequences: Sequences, items: int) -> ItemCounts:
 def _find_least(counts: np.ndarray) -> int:
     """The least count of pairs that are few enough to be kept. counts: of all pairs."""
     at_least = np.bincount(counts, minlength=2)[::-1].cumsum()[::-1]  # of pairs, by their count
-    return 1 + int((at_least[1:] > MOST_PAIRS).sum())
+    return 1 + int((at_least[1:] > MOST_PAIRS_KEPT).sum())

@@ -51,7 +51,7 @@ def describe_data(
     for numbers, name, family in zip(train.values[train.known].T, options.families, families, strict=True):
         values.append(_describe_values(numbers, name, family, options, has_levels=has_levels))
     place_scale = [(0.0, 1.0)] * len(options.coordinates)
-    if options.standardise and train.coordinates is not None:
+    if options.standardize and train.coordinates is not None:
         pairs = zip(train.coordinates[train.known].T, options.coordinates, strict=True)
         place_scale = [_measure_scale(numbers, name) for numbers, name in pairs]
     sizes |= {
@@ -87,7 +87,7 @@ def _describe_values(
         raise TableError("has no values, expected some in training rows", subject=TRAINING, column=name)
     scale = _measure_scale(values, name)
     column: dict[str, Any] = {"variance": scale[1] ** 2}
-    is_scaled = options.standardise and options.model == "efa"
+    is_scaled = options.standardize and options.model == "efa"
     if is_scaled and not has_levels:
         column["scale"] = scale
     if is_scaled and not isinstance(family, Gaussian):  # which has units

@@ -44,7 +44,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, seeded
 
 # Items of a sequence that is drawn.
-MOST_LENGTH = 10_000
+MOST_ITEMS_DRAWN = 10_000
 
 
 class SampleKeywords(EfaSampleOptions):
@@ -320,7 +320,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model is not fitted.
         """
         predicted: dict[str, Any] = {}
-        for model, means in self._read_rows(data, PartModel.summarise, fill=True):
+        for model, means in self._read_rows(data, PartModel.summarize, fill=True):
             if model.is_of_items:
                 items = [None if np.isnan(number) else self.items_[int(number)] for number in means[:, 1]]
                 predicted["item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))
@@ -396,7 +396,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         fitted = self.options_
         shape = self._parts[0].shape
         length = options.length or shape.trained or shape.longest
-        longest, reason = MOST_LENGTH, "longer sequences need too much memory"
+        longest, reason = MOST_ITEMS_DRAWN, "longer sequences need too much memory"
         if fitted.gives_vectors(fitted.position or shape.position):
             longest, reason = shape.longest, "later positions have no vectors"
         if not shape.repeats and shape.items < longest:

@@ -115,25 +115,25 @@ class ValueFactors(Factors):
 class SpatialFactors(nn.Module):
     """A number for the value at each place: h(τ_i)·Σ_j h(τ_j) y_j over its neighbours (Prop. 2).
 
-    distances: between places, [I, I]. neighbours: how many of the nearest places are in the sum; None for all others.
+    distances: between places, [I, I]. n_neighbors: how many of the nearest places are in the sum; None for all others.
     h is a network with `hidden` ReLU units; for other ones, set `place`.
     """
 
     neighbour: Tensor
 
     def __init__(
-        self, distances: Tensor, coordinates: int, size: int = 32, *, neighbours: int | None = None, hidden: int = 128
+        self, distances: Tensor, coordinates: int, size: int = 32, *, n_neighbors: int | None = None, hidden: int = 128
     ) -> None:
         super().__init__()
         places = len(distances)
-        if neighbours is None:
-            neighbours = places - 1
-        if not 1 <= neighbours < places:
+        if n_neighbors is None:
+            n_neighbors = places - 1
+        if not 1 <= n_neighbors < places:
             raise UsageError(
-                f"$neighbours is {neighbours}, expected from 1 to {places - 1}, the other places", "neighbours"
+                f"$n_neighbors is {n_neighbors}, expected from 1 to {places - 1}, the other places", "n_neighbors"
             )
         others = distances.masked_fill(torch.eye(places, dtype=torch.bool), float("inf"))
-        nearest = others.argsort(dim=1, stable=True)[:, :neighbours]
+        nearest = others.argsort(dim=1, stable=True)[:, :n_neighbors]
         self.register_buffer("neighbour", torch.zeros(places, places).scatter_(1, nearest, 1.0), persistent=False)
         self.place = make_network(coordinates, (hidden,), size)
 

@@ -122,7 +122,7 @@ def _make_spatial_factors(options: EfaOptions, shape: DataShape) -> SpatialFacto
     # In double precision: the differences in each coordinate, and what is computed from them.
     require_memory(8 * (4 + shape.coordinates) * len(places) ** 2, f"the distances of {len(places):,} places")
     distances = torch.as_tensor(measure_distances(places, options.distance))
-    return SpatialFactors(distances, shape.coordinates, options.width, neighbours=options.neighbours)
+    return SpatialFactors(distances, shape.coordinates, options.width, n_neighbors=options.n_neighbors)
 
 
 def _count_positions(options: EfaOptions, shape: DataShape) -> int:

@@ -117,7 +117,7 @@ def _measure_items(
     assert data.items is not None
     counts = torch.bincount(train.items[train.known], minlength=model.shape.items).double() + 1
     chances = (counts / counts.sum())[data.items] * data.known
-    guesses = read_all(model, data, model.summarise, options)[:, 1]
+    guesses = read_all(model, data, model.summarize, options)[:, 1]
     rank = torch.empty_like(counts, dtype=torch.long)
     rank[counts.argsort(descending=True, stable=True)] = torch.arange(len(counts))
     is_popular = rank[data.items] == 0

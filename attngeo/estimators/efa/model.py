@@ -114,7 +114,7 @@ class PartModel(nn.Module):
         """The mean of each family at each position, [B, I, columns]; for items, their probabilities, [B, I, D]."""
         return self.change(self.natural(batch), "mean")
 
-    def summarise(self, batch: Batch) -> Tensor:
+    def summarize(self, batch: Batch) -> Tensor:
         """`mean`; for items the largest probability and the number of its item, [B, I, 2]."""
         mean = self.mean(batch)
         if not self.is_of_items:

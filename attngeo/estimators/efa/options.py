@@ -42,7 +42,7 @@ SimilarBy = Literal["probability", "vectors"]
 # The command that saves a model.
 MADE_BY = "attngeo efa fit --save"
 # The folders of a model of both parts, each of which is a model of one.
-PARTS = ("items", "values")
+MODEL_PARTS = ("items", "values")
 # Family → how its number is written, if it has one.
 FAMILY_FORMS = {
     "gaussian": "[:VARIANCE]",
@@ -212,7 +212,7 @@ class EfaOptions(EstimatorOptions):
     item_vectors: bool = option(
         True, "Put vectors of the item into the token of a value, if rows have items", advanced=True, panel=MODEL
     )
-    standardise: bool = option(
+    standardize: bool = option(
         True,
         "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
         advanced=True,
@@ -226,7 +226,7 @@ class EfaOptions(EstimatorOptions):
         least=1,
         shown_default="all others",
     )
-    neighbours: int | None = option(
+    n_neighbors: int | None = option(
         None,
         "Nearest places that the factor model adds up",
         advanced=True,

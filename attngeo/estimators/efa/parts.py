@@ -16,8 +16,8 @@ ModelledPart = Literal["items", "values"]
 DEFAULT = EfaOptions()
 # Options that only attention, factor models, factor models of places, models of values, or models of items have.
 OF_ATTENTION = ("n_layers", "n_heads", "context_dropout")
-OF_FACTORS = ("neighbours", "distance", "window")
-OF_PLACES = ("coordinates", "neighbours", "distance")
+OF_FACTORS = ("n_neighbors", "distance", "window")
+OF_PLACES = ("coordinates", "n_neighbors", "distance")
 OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
 OF_ITEMS = ("repeats",)
 # Choices of an architecture that only models of values have.
@@ -90,7 +90,7 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         if has_items:
             _refuse_given(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
         elif values:
-            _refuse_given(options, "a factor model of places", ("window",), "set neighbours")
+            _refuse_given(options, "a factor model of places", ("window",), "set n_neighbors")
     if len(values) > 1 and (options.model == "fm" or options.lags):
         subject = "a factor model has" if options.model == "fm" else "$lags are of"
         raise UsageError(

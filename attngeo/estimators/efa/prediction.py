@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import DataError
-from attngeo.estimators.efa.batches import CHUNK, MOST_NUMBERS, group_similar
+from attngeo.estimators.efa.batches import CHUNK, MOST_BATCH_NUMBERS, group_similar
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
@@ -27,7 +27,7 @@ MEMORY_ADVICE = "give shorter sequences, or fit with layers 1 or direction uni"
 # The largest mean of a value that is drawn: larger counts are not exact in single precision.
 LARGEST_DRAWN = 2.0**24
 # Probabilities of items beside another one that a mean is over, unless that is of fewer items than these.
-MOST_BESIDE = 2**27
+MOST_PROBABILITIES_BESIDE = 2**27
 FEWEST_ITEMS = 256
 
 
@@ -78,11 +78,11 @@ def predict_beside(model: PartModel, item: int, weights: np.ndarray, options: Ef
     device = pick_device(options.device)
     model.to(device).eval()
     total = model.shape.items
-    most = min(total, max(FEWEST_ITEMS, MOST_BESIDE // total))
+    most = min(total, max(FEWEST_ITEMS, MOST_PROBABILITIES_BESIDE // total))
     averaged = np.argsort(-weights, kind="stable")[:most]
     sums = np.zeros(total)
     reverse = np.full(total, np.nan)
-    step = max(1, MOST_NUMBERS // total)
+    step = max(1, MOST_BATCH_NUMBERS // total)
     for start in range(0, most, step):
         some = averaged[start : start + step]
         chances = _predict_next(model, some, device)
@@ -167,7 +167,7 @@ def tabulate_attention(model: PartModel, sequences: Sequences, *, causal: bool) 
     while start < len(sequences):  # as many sequences as there is memory for when they are padded
         chunk = costs[start : start + CHUNK]
         padded = np.maximum.accumulate(chunk) * np.arange(1, len(chunk) + 1)
-        end = start + max(1, int((padded <= MOST_NUMBERS).sum()))
+        end = start + max(1, int((padded <= MOST_BATCH_NUMBERS).sum()))
         tables.append(_tabulate_weights(model, sequences.take(np.arange(start, end)), causal=causal))
         start = end
     return pd.concat(tables, ignore_index=True)

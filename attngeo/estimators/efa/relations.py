@@ -28,14 +28,14 @@ class Relation(NamedTuple):
         backward: R² of the first set from the second.
         correlation: mean canonical correlation.
         lowest: lowest canonical correlation.
-        chance: mean canonical correlation if the rows of one set are shuffled.
+        correlation_chance: mean canonical correlation if the rows of one set are shuffled.
     """
 
     forward: float
     backward: float
     correlation: float
     lowest: float
-    chance: float
+    correlation_chance: float
 
     @property
     def error(self) -> float:

@@ -19,7 +19,7 @@ from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
 from attngeo.estimators.efa.making import make_families, make_model
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import AttentionNetwork
-from attngeo.estimators.efa.options import MADE_BY, PARTS, Architecture, EfaOptions
+from attngeo.estimators.efa.options import MADE_BY, MODEL_PARTS, Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.paths import CONFIG
 from attngeo.estimators.shared.saving import (
@@ -213,13 +213,13 @@ def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
 
 def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel], ItemCounts | None]:
     """The configuration, the models and the counts of a folder; parameters and errors are those of `load`."""
-    if (folder / CONFIG).exists() or not (folder / PARTS[0] / CONFIG).exists():
+    if (folder / CONFIG).exists() or not (folder / MODEL_PARTS[0] / CONFIG).exists():
         about, model, counts = _read_part(folder, family)
         return about, [model], counts
-    parts = [_read_part(folder / part, family) for part in PARTS]
+    parts = [_read_part(folder / part, family) for part in MODEL_PARTS]
     (of_items, _, counts), (of_values, _, _) = parts
     is_same = (
-        (of_items.shape.part, of_values.shape.part) == PARTS
+        (of_items.shape.part, of_values.shape.part) == MODEL_PARTS
         and of_items.options == of_values.options
         and of_items.architecture == of_values.architecture
         and of_items.shape.covariates == of_values.shape.covariates

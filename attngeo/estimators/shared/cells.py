@@ -28,7 +28,7 @@ POINTS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(?:\.\d{3})+\s*")
 # A number with a decimal point.
 POINT = re.compile(r"\s*[-+]?\d*\.\d+(?:[eE][-+]?\d+)?\s*")
 # The largest share of the cells of a column that cannot be read as in training without an error.
-MOST_UNREAD = 0.1
+MOST_UNREAD_SHARE = 0.1
 
 
 def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: bool = False) -> np.ndarray:
@@ -188,7 +188,7 @@ def refuse_unread(
     expected = (
         f"no {noun} as in training" if example in (None, "") else f"no {noun} as {show_value(example)} in training"
     )
-    if is_strict or count > MOST_UNREAD * present:
+    if is_strict or count > MOST_UNREAD_SHARE * present:
         more = f" (nor are {count - 1:,} further of {present:,} cells)" if count > 1 else ""
         advice = "write the column as in training, or leave the row out"
         if isinstance(column.iloc[row], str):

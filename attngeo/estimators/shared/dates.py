@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import MOST_UNREAD, show_value
+from attngeo.estimators.shared.cells import MOST_UNREAD_SHARE, show_value
 
 # How days are written. One that reads all cells of a column is found; if two do, day and month are uncertain.
 DAY_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
@@ -124,7 +124,7 @@ def find_short_year(column: pd.Series[Any]) -> str:
     texts = column.dropna().astype("str")
     is_short = texts.str.fullmatch(SHORT_YEAR).to_numpy(bool)
     is_other = ~is_short
-    if not is_short.any() or is_other.sum() > MOST_UNREAD * len(texts):
+    if not is_short.any() or is_other.sum() > MOST_UNREAD_SHARE * len(texts):
         return ""
     return str(texts.iloc[int(is_short.argmax())])
 

@@ -21,7 +21,7 @@ FIRST_CELLS = 20
 # Units of one column, at most.
 MOST_UNITS = 3
 # Texts beside numbers with a unit, at most.
-MOST_OTHERS = 3
+MOST_TEXTS_WITHOUT_UNIT = 3
 # A number with a unit.
 WITH_UNIT = re.compile(
     r"\s*([$\u20ac\u00a3\u00a5])?\s*([-+]?\d(?:[\d.,'\u2019\u00a0\u2009\u202f ]*\d)?)\s*"
@@ -146,7 +146,7 @@ def describe_unit(column: pd.Series[Any]) -> str:
         match = WITH_UNIT.fullmatch(text)
         if match is None:
             others.append(text)
-            if len(others) > MOST_OTHERS:
+            if len(others) > MOST_TEXTS_WITHOUT_UNIT:
                 return ""
         elif match[1] or match[3]:
             units.setdefault(match[1] or match[3], text)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attngeo.bounds.names import printable
 from attngeo.bounds.small_files import read_small_text, require_regular_file
-from attngeo.choices import as_python
+from attngeo.choices import as_python, find_new_name
 from attngeo.errors import (
     CorruptCheckpointError,
     TableError,
@@ -29,7 +29,7 @@ from attngeo.errors import (
     first_line,
 )
 from attngeo.estimators.shared.paths import CONFIG, require_saved
-from attngeo.options import first_problem
+from attngeo.options import Options, first_problem
 from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
 from attngeo.version import __version__
@@ -130,9 +130,24 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
         )
     log.info("%s: %s, format %s, of attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version"))
     try:
-        return schema.model_validate_json(text)
+        return schema.model_validate_json(_name_anew(config, schema) or text)
     except ValidationError as error:
         raise CorruptCheckpointError(f"{describe_error(first_problem(error))}; {ADVICE}", subject=path) from None
+
+
+def _name_anew(config: Mapping[str, Any], schema: type[SavedModel]) -> str:
+    """The JSON of a configuration with the new names of options that an older version wrote; "" if it has none."""
+    renamed = dict(config)
+    for key, field in schema.model_fields.items():
+        options = config.get(key)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Options) and isinstance(options, dict):
+            renamed[key] = dict(options)
+            for name, value in options.items():
+                new_name = find_new_name(name, field.annotation.model_fields)
+                if new_name is not None and new_name not in options:  # both are refused for the former one
+                    renamed[key][new_name] = value
+                    del renamed[key][name]
+    return "" if renamed == config else json.dumps(renamed)
 
 
 def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> None:

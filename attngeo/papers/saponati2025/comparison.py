@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
-from attngeo.pretrain.curves import summarise_runs
+from attngeo.pretrain.curves import summarize_runs
 from attngeo.questions.spread import QUARTILES, statistic
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import statistics, summarise
+from attngeo.scores.summary import statistics, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
 
     The last column is the known mistake in the published values, empty if there is none.
     """
-    table = summarise(rows)
+    table = summarize(rows)
     values = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
     for score in _list_published():
         table[f"{score}_published"] = [float(row.get(score, "nan")) for row in values]
@@ -45,7 +45,7 @@ def compare_trainings(curves: pd.DataFrame) -> pd.DataFrame:
 
     Model and data are those of `attrs`, which results of `pretrain` have; columns without a value are left out.
     """
-    runs = summarise_runs(curves)
+    runs = summarize_runs(curves)
     data = re.split("[:@#]", str(curves.attrs.get("data")))[0]
     published = published_training()
     published = published[(published["model"] == curves.attrs.get("model")) & (published["data"] == data)]

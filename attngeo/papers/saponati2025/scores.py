@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attngeo.geometry.scores import directionality, symmetry
-from attngeo.papers.residuals import USUAL, Effect, Residuals, difference, measure, shortfall
+from attngeo.papers.residuals import USUAL, Effect, Residuals, difference, measure_effect, shortfall
 from attngeo.papers.saponati2025.simulation import Array
 
 GAMMA = 2.0
@@ -96,7 +96,7 @@ def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) 
     effects: dict[int, Effect] = {}
     for size in CHANCE_SIZES:
         scores = [dense_symmetry(_draw_entries(random, draw, (size, size))) for draw in range(draws)]
-        effects[size] = measure(np.array(scores))
+        effects[size] = measure_effect(np.array(scores))
     scaled = [f"{size * effect.mean:.2f} ± {USUAL * size * effect.error:.2f}" for size, effect in effects.items()]
     return Residuals(
         f"n times the mean {', '.join(scaled)} for n = {', '.join(map(str, effects))}; printed: 8",
@@ -133,7 +133,7 @@ def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS /
     sizes = [size * 2 for size in CHANCE_SIZES]
     for size in sizes:
         values = np.array([dense_directionality(random.normal(size=(size, size)) / size) for _ in range(draws)])
-        means.append(measure(values))
+        means.append(measure_effect(values))
         deviations.append(float(values.std()))
     falls = [before - after for before, after in pairwise(deviations)]
     spread = ", ".join(f"{deviation:.2f}" for deviation in deviations)

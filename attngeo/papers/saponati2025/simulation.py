@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attngeo.papers.residuals import Effect, Residuals, measure, shortfall
+from attngeo.papers.residuals import Effect, Residuals, measure_effect, shortfall
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,7 +34,7 @@ def measure_log_ratio(numerator: Array, denominator: Array) -> Effect:
     """log(E numerator / E denominator) of paired draws [n], by the delta method."""
     top = float(numerator.mean())
     bottom = float(denominator.mean())
-    return Effect(float(np.log(top / bottom)), measure(numerator / top - denominator / bottom).error)
+    return Effect(float(np.log(top / bottom)), measure_effect(numerator / top - denominator / bottom).error)
 
 
 def embedding_variances(dimensions: int = DIMENSIONS) -> Array:
@@ -120,7 +120,7 @@ def check_theorem_2_3_tails(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
 def _compare_tails(columns: Array, rows: Array, quantile: float) -> Effect:
     """By how much more of the columns' than of the rows' norms are above the quantile of both, over draws [n, k]."""
     limit = np.quantile(np.concatenate([columns, rows]), quantile)
-    return measure((columns > limit).mean(1) - (rows > limit).mean(1))
+    return measure_effect((columns > limit).mean(1) - (rows > limit).mean(1))
 
 
 def check_corollary_s1_12(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
@@ -157,9 +157,10 @@ def check_theorem_2_4_symmetry(seed: int = 0, *, draws: int = DRAWS, correlation
     beta = correlated_contributions(random, draws, LENGTH, correlation)
     bidirectional = symmetries(beta, x)
     autoregressive = symmetries(np.tril(beta), x)
-    gain = measure(bidirectional - autoregressive)
+    gain = measure_effect(bidirectional - autoregressive)
     computed = (
-        f"symmetry {measure(bidirectional)}, autoregressive {measure(autoregressive)}, difference {gain}; "
+        f"symmetry {measure_effect(bidirectional)}, autoregressive {measure_effect(autoregressive)}, "
+        f"difference {gain}; "
         f"correlation of β_ij and β_ji {correlation}"
     )
     return Residuals(computed, (shortfall([gain.low]),))

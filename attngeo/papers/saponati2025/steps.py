@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from attngeo.papers.residuals import Effect, Residuals, difference, measure, shortfall
+from attngeo.papers.residuals import Effect, Residuals, difference, measure_effect, shortfall
 from attngeo.papers.saponati2025.simulation import (
     DIMENSIONS,
     Array,
@@ -301,5 +301,5 @@ def masked_symmetries(random: np.random.Generator, draws: int, correlation: floa
     effects = []
     for share in (MASKED[0], MASKED[-1], 1.0):
         is_predicted = order < share * LONG
-        effects.append(measure(symmetries(beta * is_predicted[:, :, None], x)))
+        effects.append(measure_effect(symmetries(beta * is_predicted[:, :, None], x)))
     return effects

@@ -58,7 +58,7 @@ TOY_QUESTIONS = (
 MOST_WORDS = 3000
 MOST_CONTEXT_ENTRIES = 100_000_000
 TERMS = ("rho", "sigma", "sigma_star", "delta", "xi")
-COLUMNS = (
+EXPLANATION_COLUMNS = (
     "model", "a", "b", "c", "answer", "rank", "cosine", "cosine_error", "contexts", *TERMS, "zeta_spread",
     "remainder", "context_error", "scaled_error", "asymmetry",
 )  # fmt: skip
@@ -88,8 +88,8 @@ def explain(
         progress: called while the models are trained.
 
     Returns:
-        A row for each model and question, with the columns COLUMNS. All numbers are without a unit; logarithms are
-        natural.
+        A row for each model and question, with the columns EXPLANATION_COLUMNS. All numbers are without a unit;
+        logarithms are natural.
 
         - `model`: "cbow" or "attention".
         - `a`, `b`, `c`, `answer`: the words of the question; `answer` is d.
@@ -127,7 +127,7 @@ def explain(
         model = train_model(model_name, training_corpus, examples, options, progress)
         sums = sum_attention(examples, model.tau)
         rows += [_measure_question(model, training_corpus, sums, question) for question in questions]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(EXPLANATION_COLUMNS))
     frame.attrs |= {
         "title": "Word analogies and paraphrases",
         **vars(options),

@@ -31,13 +31,13 @@ LARGEST_COEFFICIENT = 10.0
 SEED_OF_SEEDS = 2023
 SEED_LIMIT = 10_000
 
-MOST_BYTES = 1_000_000
+MOST_AUTO_MPG_BYTES = 1_000_000
 # Columns of numbers, in the order of UCI's file, which has no header; the name of the car follows.
 RESPONSE = "mpg"
 CYLINDERS = "cylinders"
 ORIGIN = "origin"
 FEATURES = (CYLINDERS, "displacement", "horsepower", "weight", "acceleration", "model year")
-NUMBERS = (RESPONSE, *FEATURES, ORIGIN)
+NUMBER_FEATURES = (RESPONSE, *FEATURES, ORIGIN)
 UNKNOWN = "?"
 # SHA-256 of UCI's numbers; see `digest_cars`.
 DIGEST = "434439b7bc17fe4262385bed6a7fb616c66ceb9023da8222289d0a627cebc300"
@@ -179,7 +179,7 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
             _read_cars_of_paper,
             what="auto-mpg",
             advice=advice,
-            most_bytes=MOST_BYTES,
+            most_bytes=MOST_AUTO_MPG_BYTES,
             progress=progress,
         )
     return AutoMpg(divide_cars(cars), True)
@@ -194,24 +194,24 @@ def _read_cars_of_paper(path: Path) -> pd.DataFrame:
 
 
 def read_cars(path: Path, source: str = "") -> pd.DataFrame:
-    """The cars of a file in either format: a row for each, with the columns `NUMBERS`; an unknown number is NaN.
+    """The cars of a file in either format: a row for each, with the columns NUMBER_FEATURES; an unknown number is NaN.
 
     source: what messages name instead of the file. Raises DataUnavailableError or DataError.
     """
     require_cars(path)
     try:
-        text = read_small_text(path, MOST_BYTES, "utf-8-sig")
+        text = read_small_text(path, MOST_AUTO_MPG_BYTES, "utf-8-sig")
         header, _, _ = text.partition("\n")
         form: dict[str, Any] = {}
         if "," not in header:  # UCI's file
-            form = {"sep": r"\s+", "names": [*NUMBERS, "car name"]}
+            form = {"sep": r"\s+", "names": [*NUMBER_FEATURES, "car name"]}
         cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **form)
-        missing = [name for name in NUMBERS if name not in cells]
+        missing = [name for name in NUMBER_FEATURES if name not in cells]
         if missing:
             raise ValueError(f"lacks the column {missing[0]!r}")
         if not isinstance(cells.index, pd.RangeIndex):
             raise ValueError("a row has too many cells")
-        cells = cells[list(NUMBERS)]
+        cells = cells[list(NUMBER_FEATURES)]
         is_missing = cells.isna() | (cells == "")
         if is_missing.any(axis=None):
             row = int(is_missing.any(axis=1).argmax())
@@ -220,14 +220,14 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise DataError(
             f"{source or path} cannot be read ({first_line(error)}); expected UCI's auto-mpg.data, or a CSV file with "
-            f"the columns {', '.join(NUMBERS)}"
+            f"the columns {', '.join(NUMBER_FEATURES)}"
         ) from None
     return cars
 
 
 def digest_cars(cars: pd.DataFrame) -> str:
     """The SHA-256 of all numbers, which does not depend on the format of the file."""
-    texts = cars[list(NUMBERS)].map("{:g}".format).replace("nan", UNKNOWN)
+    texts = cars[list(NUMBER_FEATURES)].map("{:g}".format).replace("nan", UNKNOWN)
     lines = texts.agg(",".join, axis=1)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -245,7 +245,7 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
             f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
             "some that have and some that have not"
         )
-    codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBERS}
+    codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBER_FEATURES}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])
     x = np.column_stack([codes[name] for name in FEATURES])
     y = codes[RESPONSE]

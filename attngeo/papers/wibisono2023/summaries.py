@@ -19,16 +19,16 @@ SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
 # The columns of numbers, which conditions may name.
-NUMBERS = (*SCORES, *PUBLISHED)
+METHOD_NUMBERS = (*SCORES, *PUBLISHED)
 # What conditions may say of both tables.
-SIMULATION_CHECKS = Checkable(NUMBERS, about=("method", "n_c", "noise", "corr"), units=("rows",))
-AUTO_MPG_CHECKS = Checkable(NUMBERS, about=("method", "data"), units=("rows",))
+SIMULATION_CHECKS = Checkable(METHOD_NUMBERS, about=("method", "n_c", "noise", "corr"), units=("rows",))
+AUTO_MPG_CHECKS = Checkable(METHOD_NUMBERS, about=("method", "data"), units=("rows",))
 SIMULATION_COLUMNS = (*SETTING, "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG_COLUMNS = ("data", "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG = "auto-mpg"
 # Columns that tell data sets apart, in tables of either experiment.
 LABELS = ("n_c", "noise", "corr", "data")
-# The columns of `summarise_methods` and of `measure_advantage` after those that tell data sets apart.
+# The columns of `summarize_methods` and of `measure_advantage` after those that tell data sets apart.
 METHOD_COLUMNS = ("method", "runs", *(f"{score}_{name}" for score in SCORES for name in ("mean", "sd")), *PUBLISHED)
 ADVANTAGE_COLUMNS = ("best", "runs", "advantage", "error", "is_larger")
 
@@ -38,7 +38,7 @@ def labels_of(frame: pd.DataFrame) -> list[str]:
     return [name for name in LABELS if name in frame.columns]
 
 
-def summarise_methods(frame: pd.DataFrame) -> pd.DataFrame:
+def summarize_methods(frame: pd.DataFrame) -> pd.DataFrame:
     """One row for each setting and method: number of data sets or seeds, mean and deviation of each score.
 
     Columns: those of the setting, method, runs, accuracy_mean, accuracy_sd, mse_mean, mse_sd, published_accuracy and

@@ -20,7 +20,7 @@ import pandas as pd
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.papers.wibisono2025.files import folder_of, look_for, read_content
-from attngeo.papers.wibisono2025.instacart import PARTS, read_instacart, read_item_names, split_instacart
+from attngeo.papers.wibisono2025.instacart import SPLIT_FILES, read_instacart, read_item_names, split_instacart
 from attngeo.papers.wibisono2025.movielens import (
     MEMBER,
     MOVIELENS_ARCHIVE,
@@ -43,7 +43,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch
 
 # The largest file has 5 MB.
-MOST_BYTES = 20_000_000
+MOST_DOWNLOAD_BYTES = 20_000_000
 GITHUB = "https://raw.githubusercontent.com"
 PAPER_TABLES = f"{GITHUB}/yixinw-lab/EFA/c5b78f9fca5d797fc86cc1777286b6664d1b416c"
 SITES = f"{GITHUB}/gabriel-wolf/temperature-data-analyzer/5eb591835abb2eac58c78c9af9ce88f0a1e10743/allsites"
@@ -138,7 +138,7 @@ DATASETS: Mapping[str, DataSet] = {
             citation=f"The Instacart Online Grocery Shopping Dataset 2017; {PAPER}, section 6.3",
             read=read_instacart, name_items=read_item_names,
             files=tuple(
-                SourceFile(PARTS[part], f"{PAPER_TABLES}/instacart", sha256)
+                SourceFile(SPLIT_FILES[part], f"{PAPER_TABLES}/instacart", sha256)
                 for part, sha256 in {
                     "train": "3278d6507c533a27f655c151fae6169b8c66b9eb4a63e30b8f99cbb8795484b9",
                     "test": "2ae63357cc4b1101d261f5c91cc3ad78d928ffe3e01657cfb4407baf908df4bd",
@@ -270,14 +270,14 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
             partial(_verify, file),
             what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {noun} as data (--data)",
-            most_bytes=MOST_BYTES,
+            most_bytes=MOST_DOWNLOAD_BYTES,
             progress=report,
         )
 
 
 def _verify(file: SourceFile, path: Path) -> None:
     """Raise DataError if the content of a download is not what it was when the list was made."""
-    content = read_content(path, MOST_BYTES, member=file.member)
+    content = read_content(path, MOST_DOWNLOAD_BYTES, member=file.member)
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
         what = f"{file.member} of {file.address}" if file.member else file.address

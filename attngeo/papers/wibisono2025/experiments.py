@@ -27,7 +27,7 @@ from attngeo.papers.runs import Outcome, Rows, answer_cases
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.options import (
-    COLUMNS,
+    EXPERIMENT_COLUMNS,
     LABELS,
     PAPER_LAYERS,
     SETTINGS,
@@ -50,7 +50,7 @@ KIND = "efa"
 # The form of the rows that are kept.
 FORM = ResultForm(texts=["metric"], columns=["metric", "value"])
 # The options of a run that its numbers depend on, and its name does not have.
-CHOICES = ("published", "layers", "lags", "neighbours", "epochs")
+CHOICES = ("published", "layers", "lags", "n_neighbors", "epochs")
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 
@@ -93,7 +93,7 @@ class EfaRun:
         return Path(self.choices.save).expanduser() / UNSAFE.sub("-", self.name)
 
     def perform(self, session: Session) -> Rows:
-        """A row for each metric, kept from before or else computed; columns: `COLUMNS` without the last.
+        """A row for each metric, kept from before or else computed; columns: `EXPERIMENT_COLUMNS` without the last.
 
         They are kept under the rows of the data, the options, the code and the version of torch. A training that is
         interrupted resumes. A run whose model is to be saved and is missing is computed again.
@@ -221,11 +221,11 @@ def published_results() -> pd.DataFrame:
 
 
 def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFrame:
-    """The rows of all runs, in the order of their plan; columns: `COLUMNS`.
+    """The rows of all runs, in the order of their plan; columns: `EXPERIMENT_COLUMNS`.
 
     The last one is the paper's number, unless the options are not those of the paper.
     """
-    frame = runs.build_frame(outcomes, COLUMNS, published_results())
+    frame = runs.build_frame(outcomes, EXPERIMENT_COLUMNS, published_results())
     if options.epochs is not None:
         frame["published"] = np.nan
     if options.layers not in (None, PAPER_LAYERS):  # of temperatures, the setting names them

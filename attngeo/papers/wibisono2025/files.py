@@ -19,7 +19,7 @@ from attngeo.papers.wibisono2025.options import README, require_data
 from attngeo.tables.read import require_csv_memory
 
 # Ten times the largest of them, unpacked.
-MOST_BYTES = 50_000_000
+MOST_UNPACKED_BYTES = 50_000_000
 PACKED = ".gz"
 
 
@@ -50,7 +50,7 @@ def folder_of(path: str | Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> bytes:
+def read_content(path: Path, most: int = MOST_UNPACKED_BYTES, *, member: str = "") -> bytes:
     """The bytes of a file; unpacked, if its name ends in .gz. member: the file to read, if it is a zip archive.
 
     Raises DataUnavailableError if it is missing, DataError if it cannot be read or has more than `most` bytes.
@@ -91,7 +91,13 @@ def explaining(path: Path, what: str) -> Iterator[None]:
 
 
 def read_table(
-    path: Path, columns: Sequence[str], *, every: bool = False, most: int = MOST_BYTES, member: str = "", **options: Any
+    path: Path,
+    columns: Sequence[str],
+    *,
+    every: bool = False,
+    most: int = MOST_UNPACKED_BYTES,
+    member: str = "",
+    **options: Any,
 ) -> pd.DataFrame:
     """Some columns of a CSV file.
 

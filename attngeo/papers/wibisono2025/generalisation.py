@@ -242,7 +242,7 @@ def draw_weights(shape: TransformerClass) -> ToyWeights:
     return weights.scale(shape.norm / weights.norm())
 
 
-def predict(weights: ToyWeights, sequences: ToySequences, shape: TransformerClass) -> Tensor:
+def predict_values(weights: ToyWeights, sequences: ToySequences, shape: TransformerClass) -> Tensor:
     """The prediction of each value from the others, clipped to ±B_y, [n, I]."""
     tau = _clip(sequences.places[..., None], shape.clip)
     of_places = torch.relu(tau @ weights.first.T) @ weights.second.T  # g(τ), [n, I, K]
@@ -282,7 +282,7 @@ def fit_weights(sequences: ToySequences, share: Tensor, shape: TransformerClass,
     """
 
     def empirical_loss(weights: ToyWeights) -> Tensor:
-        return measure_loss(predict(weights, sequences, shape), sequences, share)
+        return measure_loss(predict_values(weights, sequences, shape), sequences, share)
 
     fits = []
     for _ in range(STARTS):
@@ -316,7 +316,7 @@ def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = S
     true_losses = []
     deviations = []
     for weights in (fitted, *others):
-        predicted = predict(weights, everything, CLASS)
+        predicted = predict_values(weights, everything, CLASS)
         true_losses.append(float(measure_loss(predicted, everything)))
         deviations.append(abs(true_losses[-1] - float(measure_loss(predicted, everything, share))))
     least = float(measure_loss(predict_by_bayes(everything), everything))

@@ -18,7 +18,7 @@ from attngeo.papers.wibisono2025.files import explaining, find_file, folder_of, 
 from attngeo.papers.wibisono2025.splits import Split, hold_out, start_draws, take_sequences
 from attngeo.tables.read import require_csv_memory
 
-PARTS = {"train": "data_train_final.csv", "test": "data_test_final.csv"}
+SPLIT_FILES = {"train": "data_train_final.csv", "test": "data_test_final.csv"}
 ITEM_NAMES = "items.csv"
 BASKETS = ("order_id", "product_id", "rank")
 FEWEST_ITEMS = 10
@@ -48,7 +48,7 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
     """
     folder = folder_of(path)
     is_raw = _is_raw(folder)
-    names = RAW if is_raw else PARTS
+    names = RAW if is_raw else SPLIT_FILES
     files = {part: find_file(folder, name) for part, name in names.items()}
     if is_raw:
         tables = _read_orders(files)
@@ -65,7 +65,7 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
 
 def _is_raw(folder: Path) -> bool:
     """Whether a folder has files of Kaggle, and none of the authors."""
-    return look_for(folder, *PARTS.values()) is None and look_for(folder, *RAW.values()) is not None
+    return look_for(folder, *SPLIT_FILES.values()) is None and look_for(folder, *RAW.values()) is not None
 
 
 def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:

@@ -25,15 +25,15 @@ TEMPERATURE = "temperature"
 CITIES = 44
 # Masked copies in a batch of the published runs; a batch here has as many sequences as have that many positions.
 COPIES = 256
-NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
+NEIGHBORS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
 # The columns of the table of results; the first ones tell runs apart.
 LABELS = ("experiment", "model", "direction", "setting", "seed")
 # The columns of numbers, which conditions may name.
-NUMBERS = ("value", "published")
-COLUMNS = (*LABELS, "metric", *NUMBERS)
+EXPERIMENT_NUMBERS = ("value", "published")
+EXPERIMENT_COLUMNS = (*LABELS, "metric", *EXPERIMENT_NUMBERS)
 # What conditions may say of the table.
-CHECKS = Checkable(NUMBERS, about=("model", "experiment", "direction", "setting", "metric"), units=("rows",))
+CHECKS = Checkable(EXPERIMENT_NUMBERS, about=("model", "experiment", "direction", "setting", "metric"), units=("rows",))
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 
@@ -48,7 +48,7 @@ def _parse_numbers(numbers: Any) -> tuple[int, ...]:
     counts = []
     for number in numbers if isinstance(numbers, list | tuple) else (numbers,):
         count = int(number) if isinstance(number, str) and number.isdecimal() else number
-        counts.append(whole("neighbours", count, 1, CITIES - 1))
+        counts.append(whole("n_neighbors", count, 1, CITIES - 1))
     return tuple(counts)
 
 
@@ -75,7 +75,7 @@ class RunOptions(Options):
         most=2,
         shown_default="0; then 1 and 2 with the most layers",
     )
-    neighbours: Sequence[int] | None = option(
+    n_neighbors: Sequence[int] | None = option(
         None,
         "Nearest cities that the factor model adds up; may be repeated",
         panel=MODEL,
@@ -131,7 +131,7 @@ class ExperimentSettings:
 # Layers of attention in all experiments but that of temperatures.
 PAPER_LAYERS = 2
 SMALL = {
-    "width": 32, "standardise": False, "learning_rate": 1e-4, "averaging": 0.0, "short": "keep", "order": True,
+    "width": 32, "standardize": False, "learning_rate": 1e-4, "averaging": 0.0, "short": "keep", "order": True,
 }  # fmt: skip
 ITEMS = SMALL | {"part": "items", "repeats": True}
 OF_ITEMS = Architecture(init="keras", head_size=16)
@@ -162,7 +162,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     TEMPERATURE: ExperimentSettings(
         options=SMALL | {
             "family": "gaussian:1", "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False,
-            "max_epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardise": True, "batch_size": 1_000_000,
+            "max_epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardize": True, "batch_size": 1_000_000,
         },
         architecture=OF_PLACES, published={"scale": "head"}, directions=("bi",),
         trivial=("ridge-per-city", "day-before"),
@@ -194,7 +194,7 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     Raises UsageError if there is none, or for an option that has no effect on the experiment or its models.
     """
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
-    for choice, model in {"lags": "efa", "neighbours": "fm", "layers": "efa"}.items():
+    for choice, model in {"lags": "efa", "n_neighbors": "fm", "layers": "efa"}.items():
         if getattr(options, choice) is None:
             continue
         if name != TEMPERATURE and choice != "layers":
@@ -225,7 +225,7 @@ def _list_models(
         start = direction == "uni" and common.get("part") == "items"
         architecture = architecture.replace(**experiment.published, start=start)
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
-            common |= {"standardise": False, "patience": 0}
+            common |= {"standardize": False, "patience": 0}
     if model == "efa":
         common |= {"context_dropout": 0.0, "n_layers": options.layers or PAPER_LAYERS}
     if options.epochs is not None:
@@ -234,7 +234,7 @@ def _list_models(
     if name == TEMPERATURE and model == "efa":
         settings = _list_layers(options)
     elif name == TEMPERATURE:
-        settings = {f"k={count}": {"neighbours": count} for count in options.neighbours or NEIGHBOURS}
+        settings = {f"k={count}": {"n_neighbors": count} for count in options.n_neighbors or NEIGHBORS}
     for setting, further in settings.items():
         yield ModelSetting(model, direction, setting, EfaOptions(**{**common, **further}), architecture)
 

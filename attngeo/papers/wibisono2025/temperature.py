@@ -28,12 +28,12 @@ PLACE = ("State", "City", "Latitude", "Longitude")
 ARCHIVE = "city_temperature.csv"
 DATED = ("Month", "Day", "Year", "AvgTemperature")
 # The archive as one table has 140 MB.
-MOST_BYTES = 300_000_000
+MOST_TEMPERATURE_BYTES = 300_000_000
 # States of the table of coordinates that are left out.
 LEFT_OUT = ("Arizona", "Connecticut", "South Dakota")
 OCTOBER = 10
 LAGS = (1, 2)
-COLUMNS = ("sequence", "position", "item", "value", "latitude", "longitude", "lag_1", "lag_2")
+TEMPERATURE_COLUMNS = ("sequence", "position", "item", "value", "latitude", "longitude", "lag_1", "lag_2")
 # Years of the experiment; those that train and that validate; later ones test.
 YEARS = range(2007, 2020)
 TRAINING = range(2007, 2013)
@@ -70,9 +70,10 @@ def list_sites() -> tuple[Site, ...]:
 
 
 def read_temperatures(path: str | Path) -> pd.DataFrame:
-    """One row for each day and city, with the columns `COLUMNS`; sequence is the date, item the city and its state.
+    """One row for each day and city, with the columns `TEMPERATURE_COLUMNS`.
 
-    lag_1 and lag_2 are the temperatures of the same city one and two days before.
+    sequence is the date, item the city and its state. lag_1 and lag_2 are the temperatures of the same city one and two
+    days before.
 
     Args:
         path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
@@ -132,7 +133,9 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
     columns = [*names, *DATED]
     types = dict.fromkeys(names, str)
     # Names of cities elsewhere have other letters than ASCII, in an encoding that is not stated.
-    table = read_table(archive, columns, most=MOST_BYTES, usecols=columns, encoding_errors="replace", dtype=types)
+    table = read_table(
+        archive, columns, most=MOST_TEMPERATURE_BYTES, usecols=columns, encoding_errors="replace", dtype=types
+    )
     table = table[table["Country"] == "US"]
     dates: list[pd.Timestamp] = []
     for year in YEARS:
@@ -201,7 +204,7 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
         if len(missing):
             raise DataError(f"{missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one", subject=source)
         frame[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
-    return frame[list(COLUMNS)]
+    return frame[list(TEMPERATURE_COLUMNS)]
 
 
 def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:

@@ -75,7 +75,7 @@ def test_r2_is_that_of_rows_left_out_and_correlations_are_cosines_of_angles(inte
         assert r2 == pytest.approx(1 - float(((outputs.numpy() - predicted) ** 2).sum() / spread), abs=1e-10)
     cosines = np.cos(subspace_angles(*((vectors - vectors.mean(0)).numpy() for vectors in (first, second))))
     assert (found.correlation, found.lowest) == pytest.approx((cosines.mean(), cosines.min()), abs=1e-10)
-    assert 0 < found.chance < found.correlation
+    assert 0 < found.correlation_chance < found.correlation
 
 
 def test_chance_is_the_correlation_of_shuffled_rows() -> None:
@@ -89,16 +89,16 @@ def test_chance_is_the_correlation_of_shuffled_rows() -> None:
 
     drawn = [correlate(draw.permutation(400)) for _ in range(40)]
     found = relate(torch.tensor(first), torch.tensor(second))
-    assert abs(found.chance - np.mean(drawn)) < 5 * np.std(drawn)
+    assert abs(found.correlation_chance - np.mean(drawn)) < 5 * np.std(drawn)
     assert found.correlation == pytest.approx(correlate(np.arange(400)))
-    for other in (found.correlation, found.lowest, found.forward, found.backward, 1.3 * found.chance):
+    for other in (found.correlation, found.lowest, found.forward, found.backward, 1.3 * found.correlation_chance):
         assert abs(other - np.mean(drawn)) > 5 * np.std(drawn)
 
 
 def test_as_many_numbers_as_rows_explain_everything_and_so_nothing() -> None:
     found = relate(*torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)), intercept=True)
     assert np.isnan([found.forward, found.backward]).all()
-    assert found.chance == pytest.approx(1)
+    assert found.correlation_chance == pytest.approx(1)
 
 
 def test_contexts_are_the_vectors_that_predictions_are_linear_in(ratings: pd.DataFrame) -> None:

@@ -572,7 +572,7 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
 def test_a_factor_model_of_places_knows_its_places_only() -> None:
     places = pd.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 2.0, 1.0]})
     days = pd.concat([places.assign(sequence=day, value=[1.0, 2.0, day]) for day in range(4)], ignore_index=True)
-    options: dict[str, Any] = {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}
+    options: dict[str, Any] = {"model": "fm", "coordinates": ("x", "y"), "n_neighbors": 1}
     model = fit(days, **options)
     assert len(model.predict(days)) == 12
     for other in (days.iloc[::-1], days[days["x"] < 5], days.assign(x=days["x"] + 1)):
@@ -586,7 +586,7 @@ def test_a_factor_model_of_places_knows_its_places_only() -> None:
 def test_a_place_is_the_same_within_a_millionth_of_the_largest_coordinate(distance: float, is_same: bool) -> None:
     places = pd.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 2.0, 1.0]})
     days = pd.concat([places.assign(sequence=day, value=[1.0, 2.0, day]) for day in range(4)], ignore_index=True)
-    model = fit(days, model="fm", coordinates=("x", "y"), neighbours=1)
+    model = fit(days, model="fm", coordinates=("x", "y"), n_neighbors=1)
     moved = days.assign(x=days["x"] + distance * (days["x"] == 1))
     if is_same:
         assert len(model.predict(moved)) == 12
@@ -623,7 +623,7 @@ def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
 
 def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
     with refuses(TrainingError, "batch"):
-        fit(draw_table([1e18, -1e18]), standardise=False, family="gaussian:1", learning_rate=1e9, max_epochs=5)
+        fit(draw_table([1e18, -1e18]), standardize=False, family="gaussian:1", learning_rate=1e9, max_epochs=5)
 
 
 def test_an_architecture_of_another_type_is_refused() -> None:

@@ -63,16 +63,16 @@ def test_factor_models_are_their_formulas(causal: bool, pooling: str, start: boo
                 torch.testing.assert_close(found[b, i], expected if model is of_items else expected[items[b, i]][None])
 
 
-@pytest.mark.parametrize("neighbours", [1, 3, None])
-def test_the_neighbours_of_a_place_are_the_nearest_ones(neighbours: int | None) -> None:
+@pytest.mark.parametrize("n_neighbors", [1, 3, None])
+def test_the_neighbours_of_a_place_are_the_nearest_ones(n_neighbors: int | None) -> None:
     torch.manual_seed(2)
     coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, 1, dtype=torch.float64)
     distances = torch.cdist(coordinates, coordinates)
-    model = randomise(SpatialFactors(distances, 2, SIZE, neighbours=neighbours, hidden=8))
+    model = randomise(SpatialFactors(distances, 2, SIZE, n_neighbors=n_neighbors, hidden=8))
     batch = Batch(torch.ones(4, 6, dtype=torch.bool), values=values, coordinates=coordinates)
     found, h = model(batch), model.place(coordinates)
     for i in range(6):
-        nearest = distances[i].argsort()[1 : 1 + (neighbours or 5)]
+        nearest = distances[i].argsort()[1 : 1 + (n_neighbors or 5)]
         expected = sum(values[:, j] * (h[i] @ h[j]) for j in nearest)
         torch.testing.assert_close(found[:, i], expected)
 
@@ -96,7 +96,7 @@ def test_a_window_is_fitted_saved_and_counts_positions(tmp_path: Path) -> None:
     with refuses(UsageError, "window", "attention"):
         ExponentialFamilyAttention(window=1, width=4).fit(rows)
     places = rows.assign(value=1.0, north=rows["position"], east=0.0).drop(columns="item")
-    with refuses(UsageError, "window", "places", "neighbours"):
+    with refuses(UsageError, "window", "places", "n_neighbors"):
         ExponentialFamilyAttention(window=1, coordinates=("north", "east"), **options).fit(places)
 
 
@@ -126,5 +126,5 @@ def test_attention_with_the_parameters_of_proposition_3() -> None:
 
 
 def test_more_neighbours_than_other_places_are_refused() -> None:
-    with refuses(UsageError, "neighbours", "4", "3"):
-        SpatialFactors(torch.rand(4, 4), 2, neighbours=4)
+    with refuses(UsageError, "n_neighbors", "4", "3"):
+        SpatialFactors(torch.rand(4, 4), 2, n_neighbors=4)

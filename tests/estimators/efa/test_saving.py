@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
     "coordinates": (ROWS, {"coordinates": ("x", "y"), "lags": ("x",), "join": 6, "norm": True, "feed_forward": 3}),
     "levels": (ROWS, {"value_embedding": "lookup", "family": "ordinal:3"}),
     "factors": (ROWS, {"model": "fm", "part": "items", "start": True}),
-    "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
+    "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "n_neighbors": 1}),
 }
 
 
@@ -107,6 +107,18 @@ def change_config(folder: Path, **changes: object) -> None:
     (folder / CONFIG).write_text(json.dumps(about | changes))
 
 
+def test_options_have_their_new_names_in_a_model_of_an_earlier_version(saved: Path) -> None:
+    """An option that has both names is refused for the former one."""
+    options = json.loads((saved / CONFIG).read_text())["options"]
+    former = {"standardize": "standardise", "n_neighbors": "neighbours"}
+    change_config(saved, options={former.get(name, name): value for name, value in options.items()})
+    change_config(saved, options=json.loads((saved / CONFIG).read_text())["options"] | {"standardise": False})
+    assert ExponentialFamilyAttention.load(saved).options_.standardize is False
+    change_config(saved, options=options | {"standardise": False})
+    with refuses(CorruptCheckpointError, CONFIG, "standardise"):
+        ExponentialFamilyAttention.load(saved)
+
+
 def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
     fit(part="items", model="fm").save(tmp_path / "m")
     with refuses(UnsupportedModelError, "factor model", "--model efa"):
@@ -163,7 +175,7 @@ def set_value(folder: Path, place: str, value: object) -> None:
         ("architecture.longest", 7, ["longest is 3", 7]),
         ("options.lags", ["x"], ["lags is 0", 1]),
         ("options.coordinates", ["x"], ["coordinates is 2", 1]),
-        ("options.neighbours", 10**30, ["neighbours"]),
+        ("options.n_neighbors", 10**30, ["n_neighbors"]),
         ("shape.items", 10**15, ["shape.items"]),
         ("shape.levels", 3, ["levels is 3", "expected 0"]),
         ("shape.values.0.scale", [0.0, 0.0], ["shape.values.0.scale.1", "0.0"]),

@@ -111,7 +111,7 @@ def test_sequences_with_both_items_and_their_lift_are_those_of_the_table(
         assert similar["sequences"].to_dict() == both.to_dict()
         np.testing.assert_allclose(similar["lift"], lift[similar.index], rtol=1e-9)
     whole, _ = count_pairs(rows, "2-1")
-    monkeypatch.setattr(counts, "MOST_PAIRS", 9)
+    monkeypatch.setattr(counts, "MOST_PAIRS_KEPT", 9)
     monkeypatch.setattr(counts, "BLOCK", 2)
     few = fit(rows)
     assert few.counts_ is not None
@@ -122,14 +122,14 @@ def test_sequences_with_both_items_and_their_lift_are_those_of_the_table(
     shown = similar["sequences"].dropna()
     assert shown.to_dict() == whole[whole >= few.counts_.least].to_dict()
     assert similar["lift"].isna().equals(similar["sequences"].isna())
-    monkeypatch.setattr(counts, "MOST_COUNTED", 9)
+    monkeypatch.setattr(counts, "MOST_PAIRS_COUNTED", 9)
     assert fit(rows).similar("2-1")["sequences"].isna().all()
 
 
 def test_of_many_items_the_mean_is_over_the_most_frequent_ones(
     model: ExponentialFamilyAttention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attngeo.estimators.efa.prediction.MOST_BESIDE", 1)
+    monkeypatch.setattr("attngeo.estimators.efa.prediction.MOST_PROBABILITIES_BESIDE", 1)
     monkeypatch.setattr("attngeo.estimators.efa.prediction.FEWEST_ITEMS", 3)
     assert isinstance(model.counts_, ItemCounts)
     beside = predict_beside(model.model_, 0, model.counts_.items + 1.0, model.options_)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", 1)
+    monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_BATCH_NUMBERS", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -358,7 +358,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
         ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
         ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
-        ({"neighbours": 2}, ["neighbours", "attention"]),
+        ({"n_neighbors": 2}, ["n_neighbors", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
         ({"distance": "euclidean"}, ["distance", "attention"]),
         ({"part": "items", "lags": ("before",)}, ["lags", "items"]),
@@ -682,7 +682,7 @@ def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(PartModel, "forward", count)
     for largest, expected in ((2**25, {5}), (1, {1})):
-        monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", largest)
+        monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_BATCH_NUMBERS", largest)
         sizes.clear()
         make_efa(**SMALL).fit(ROWS, validation=ROWS)
         assert set(sizes) == expected

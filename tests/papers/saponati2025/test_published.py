@@ -20,7 +20,7 @@ from attngeo.papers.saponati2025.published import (
     published_training,
 )
 from attngeo.papers.saponati2025.stored import read_published_layers, read_published_losses
-from attngeo.pretrain.curves import summarise_runs
+from attngeo.pretrain.curves import summarize_runs
 
 
 def test_the_223_published_rows_and_their_errata() -> None:
@@ -222,7 +222,7 @@ def test_published_losses_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["bert-mini", "bert"])
 def test_the_authors_losses_give_table_1(model: str, data: str) -> None:
     """The speed-up of the stored curves, 200,000 updates long, and their last losses are those of the table."""
-    runs = summarise_runs(read_published_losses(DATA / "published/symmetric_init_loss.csv", model, data))
+    runs = summarize_runs(read_published_losses(DATA / "published/symmetric_init_loss.csv", model, data))
     table = published_training().query("model == @model and data == @data and objective == 'mlm'")
     assert runs["speed_up"].tolist() == pytest.approx(table["speed_up"].fillna(0).tolist(), abs=0.01)
     assert runs["final_loss"].tolist() == pytest.approx(table["final_loss"].tolist(), rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attngeo.papers.residuals import measure
+from attngeo.papers.residuals import measure_effect
 from attngeo.papers.saponati2025 import simulation
 from attngeo.papers.saponati2025.simulation import (
     DIMENSIONS,
@@ -36,8 +36,8 @@ def test_norms_have_the_expectations_of_the_proof(bidirectional: bool) -> None:
     for axis, first, second in ((1, context, prediction), (2, prediction, context)):
         expected = variances.sum() * first + DIMENSIONS * variances * second
         squares = (updates**2).sum(axis)
-        errors = np.array([abs(measure(squares[:, k]).mean - expected[k]) for k in range(DIMENSIONS)])
-        limits = np.array([4 * measure(squares[:, k]).error for k in range(DIMENSIONS)])
+        errors = np.array([abs(measure_effect(squares[:, k]).mean - expected[k]) for k in range(DIMENSIONS)])
+        limits = np.array([4 * measure_effect(squares[:, k]).error for k in range(DIMENSIONS)])
         assert (errors < limits).all()
 
 
@@ -75,8 +75,8 @@ def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
     random = np.random.default_rng(0)
     inside = []
     for _ in range(2000):
-        effect = measure(random.exponential(2.0, size=200))
+        effect = measure_effect(random.exponential(2.0, size=200))
         inside.append(effect.low < 2 < 2 * effect.mean - effect.low)
     assert 0.92 < np.mean(inside) < 0.97
-    assert measure(np.array([1.0, 2, 3])).miss(2.1) == 0
-    assert measure(np.array([1.0, 1.01])).miss(5) > 3.9
+    assert measure_effect(np.array([1.0, 2, 3])).miss(2.1) == 0
+    assert measure_effect(np.array([1.0, 1.01])).miss(5) > 3.9

@@ -13,7 +13,14 @@ from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError, QuestionError, UsageError
 from attngeo.papers.wibisono2023 import analogies, corpus as small_corpora
-from attngeo.papers.wibisono2023.analogies import COLUMNS, TERMS, TOY_QUESTIONS, TrainedModel, explain, read_corpus
+from attngeo.papers.wibisono2023.analogies import (
+    EXPLANATION_COLUMNS,
+    TERMS,
+    TOY_QUESTIONS,
+    TrainedModel,
+    explain,
+    read_corpus,
+)
 from attngeo.papers.wibisono2023.corpus import build_corpus, examples_of, toy_corpus
 from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios, sum_attention
 from attngeo.papers.wibisono2023.paraphrases import combine, count_sets, paraphrase_errors
@@ -88,7 +95,7 @@ def test_cosine_and_rank_of_known_vectors(monkeypatch: pytest.MonkeyPatch) -> No
     fake_vectors(monkeypatch, vectors)
     corpus = build_corpus([list(words) for words in permutations("abcdef", 4)])
     frame = explain(corpus, questions=[QUESTION, ("a", "b", "c", "f"), ("a", "b", "c", "unknown")])
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == EXPLANATION_COLUMNS
     assert frame["model"].tolist() == ["cbow", "cbow", "attention", "attention"]
     right, wrong = frame.iloc[0], frame.iloc[1]
     assert (right["rank"], right["cosine"], right["cosine_error"]) == pytest.approx((1, 1, 0))

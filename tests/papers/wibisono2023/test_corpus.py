@@ -87,9 +87,9 @@ def test_tasks_and_pairs_are_those_of_plain_counting(sentences: list[list[str]])
     for sentence in corpus.sentences:
         for i, j in permutations(range(len(sentence)), 2):
             pairs[sentence[i], sentence[j]] += 1
-        for i, centre in enumerate(sentence):
+        for i, center in enumerate(sentence):
             rest = np.delete(sentence, i)
-            tasks[tuple(np.bincount(rest, minlength=corpus.size).tolist()), int(centre)] += 1
+            tasks[tuple(np.bincount(rest, minlength=corpus.size).tolist()), int(center)] += 1
     found = {
         (tuple(map(int, context)), int(word)): int(centres[word])
         for context, centres in zip(examples.contexts, examples.centres, strict=True)

@@ -19,7 +19,7 @@ from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.data import (
     FEATURES,
-    NUMBERS,
+    NUMBER_FEATURES,
     digest_cars,
     divide_cars,
     load_auto_mpg,
@@ -177,8 +177,8 @@ def test_both_formats_have_the_same_numbers(tmp_path: Path) -> None:
         return read_cars(tmp_path / "cars")
 
     cars = read(UCI)
-    assert cars.loc[0].to_dict() == dict(zip(NUMBERS, (18, 8, 307, 130, 3504, 12, 70, 1), strict=True))
-    assert cars.isna().sum().to_dict() == {name: int(name == "horsepower") for name in NUMBERS}
+    assert cars.loc[0].to_dict() == dict(zip(NUMBER_FEATURES, (18, 8, 307, 130, 3504, 12, 70, 1), strict=True))
+    assert cars.isna().sum().to_dict() == {name: int(name == "horsepower") for name in NUMBER_FEATURES}
     header = "car name,origin,mpg,cylinders,displacement,horsepower,weight,acceleration,model year\n"
     text = header + "malibu,1,18,8,307,130,3504,12,70\npinto,1,25,4,98,?,2046,19,71\n"
     assert read(text).equals(cars)

@@ -29,7 +29,7 @@ from attngeo.papers.wibisono2023.summaries import (
     SIMULATION_COLUMNS,
     describe_advantage,
     measure_advantage,
-    summarise_methods,
+    summarize_methods,
 )
 from attngeo.papers.wibisono2023.tables import (
     KIND,
@@ -250,7 +250,7 @@ def test_the_advantage_is_over_the_best_baseline_and_paired_by_data_set() -> Non
 
 
 def test_the_summary_has_means_and_deviations_of_samples() -> None:
-    summary = summarise_methods(make_results([0.5, 0.3], [0.4, 0.2], [0.1, 0.1])).set_index("method")
+    summary = summarize_methods(make_results([0.5, 0.3], [0.4, 0.2], [0.1, 0.1])).set_index("method")
     assert summary.loc["atn", "accuracy_mean"] == pytest.approx(0.4)
     assert summary.loc["atn", "accuracy_sd"] == pytest.approx(0.2 / np.sqrt(2))
     assert summary.loc["gb", "mse_mean"] == pytest.approx(0.7)
@@ -260,7 +260,7 @@ def test_the_summary_has_means_and_deviations_of_samples() -> None:
 
 def test_rows_of_something_else_are_refused() -> None:
     results = make_results([0.5], [0.4], [0.1])
-    for function in (summarise_methods, measure_advantage):
+    for function in (summarize_methods, measure_advantage):
         for column in ("accuracy", "method"):
             with refuses(DataError, f"'{column}'", "attngeo tabular simulate"):
                 function(results.drop(columns=column))

@@ -19,8 +19,8 @@ from attngeo.papers.wibisono2025.generalisation import (
     draw_weights,
     list_sequences,
     measure_loss,
-    predict,
     predict_by_bayes,
+    predict_values,
 )
 from attngeo.training.loop import seeded
 
@@ -30,7 +30,7 @@ THEOREM_2: dict[str, Any] = {
 }  # fmt: skip
 SECTION_3_3: dict[str, Any] = {"weights": "linear", "residual": False, "readout": "last"}
 PLACES: dict[str, Any] = {
-    "value": "y:gaussian:1", "coordinates": "tau", "item_vectors": False, "order": False, "standardise": False,
+    "value": "y:gaussian:1", "coordinates": "tau", "item_vectors": False, "order": False, "standardize": False,
     "validation_fraction": 0, "context_dropout": 0, "device": "cpu",
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_the_architecture_is_the_class_of_theorem_2() -> None:
             layer.output.weight.copy_(torch.eye(shape.token).repeat(1, 2))
             layer.feed_forward[0].weight.copy_(weights.inner[number])
             layer.feed_forward[2].weight.copy_(weights.outer[number])
-    expected = predict(weights, sequences, shape)
+    expected = predict_values(weights, sequences, shape)
     assert 1e-3 < expected.std() < 1e3
     (read,) = model.read(rows)
     batch = model.model_.batch(read)

@@ -26,7 +26,7 @@ from attngeo.papers.wibisono2025.experiments import (
     published_results,
     rename_items,
 )
-from attngeo.papers.wibisono2025.options import COLUMNS, SETTINGS, RunOptions
+from attngeo.papers.wibisono2025.options import EXPERIMENT_COLUMNS, SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.splits import Split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import list_sites
@@ -105,7 +105,7 @@ def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
         assert frame.loc[frame["metric"] == "mse", "published"].notna().all() == is_known
     assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
     rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
-    assert tuple(rows.columns) == COLUMNS
+    assert tuple(rows.columns) == EXPERIMENT_COLUMNS
     mse = rows[rows["metric"] == "mse"]
     assert mse.groupby("model").size().to_dict() == {"bayes": 2, "fm": 4, "mean-per-item": 2}
     paper = mse.drop_duplicates(["model", "direction"]).set_index(["model", "direction"])["published"]
@@ -192,7 +192,7 @@ def test_each_experiment_runs_on_its_data(
     folder = tmp_path if write else DATA / PLACES[experiment]
     if write:
         write(folder)
-    more = {"neighbours": 3} if experiment == "temperature" else {}
+    more = {"n_neighbors": 3} if experiment == "temperature" else {}
     rows = run(experiment, data=str(folder), epochs=1, model="fm", **more)
     assert rows["value"].notna().all()
     assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
@@ -210,11 +210,11 @@ def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     with refuses(UsageError, "experiment is 'books'"):
         plan_runs("books", RunOptions())
-    with refuses(UsageError, "neighbours is 0"):
-        RunOptions(neighbours=0)
-    with refuses(UsageError, "neighbours has no effect on synthetic"):
-        plan_runs("synthetic", RunOptions(neighbours=3))
-    for model, options in {"fm": ["layers", "lags"], "efa": ["neighbours"]}.items():
+    with refuses(UsageError, "n_neighbors is 0"):
+        RunOptions(n_neighbors=0)
+    with refuses(UsageError, "n_neighbors has no effect on synthetic"):
+        plan_runs("synthetic", RunOptions(n_neighbors=3))
+    for model, options in {"fm": ["layers", "lags"], "efa": ["n_neighbors"]}.items():
         for name in options:
             with refuses(UsageError, f"{name} has no effect on {model}"):
                 plan_runs("temperature", RunOptions(model=model, **{name: 1}))

@@ -18,8 +18,8 @@ from attngeo.papers.wibisono2025.generalisation import (
     draw_weights,
     list_sequences,
     measure_loss,
-    predict,
     predict_by_bayes,
+    predict_values,
 )  # fmt: skip
 
 SHAPE = TransformerClass(
@@ -97,18 +97,18 @@ def test_a_prediction_does_not_read_its_own_value_and_the_loss_changes_no_faster
     for _ in range(5):
         weights = draw_weights(shape)
         assert float(weights.norm()) == pytest.approx(shape.norm)
-        found = predict(weights, everything, shape)
+        found = predict_values(weights, everything, shape)
         assert found.abs().max() <= shape.largest
         for i in range(3):
             values = everything.values.clone()
             values[:, i] *= -1
-            other = predict(weights, everything._replace(values=values), shape)
+            other = predict_values(weights, everything._replace(values=values), shape)
             torch.testing.assert_close(other[:, i], found[:, i])
     lipschitz = math.exp(shape.log_lipschitz)
     drawn = [draw_weights(shape).scale(torch.rand(1)) for _ in range(6)]
     for first, second in itertools.combinations(drawn, 2):
         apart = type(first)(*(a - b for a, b in zip(first, second, strict=True))).norm()
-        losses = [measure_loss(predict(each, everything, shape), everything) for each in (first, second)]
+        losses = [measure_loss(predict_values(each, everything, shape), everything) for each in (first, second)]
         assert abs(float(losses[0] - losses[1])) <= lipschitz * float(apart)
 
 
