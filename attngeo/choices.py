@@ -44,7 +44,10 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
 # Names of options, keys and keywords before version 0.4 → those from it on.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "compare": "compare_runs",
+    "model": "models",
+}
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6

@@ -22,17 +22,16 @@ from attngeo.choices import Circuit, OneCircuit
 from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
 from attngeo.circuits.word_options import COLUMNS as WORDS_COLUMNS
 from attngeo.errors import UsageError
-from attngeo.gradients import measure as measure_gradients
-from attngeo.gradients.options import gradient_columns
+from attngeo.offsets import position_columns
+from attngeo.offsets.options import summarise_positions, summary_columns as position_summary_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
 from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
-from attngeo.positions import measure as measure_positions, position_columns
-from attngeo.positions.options import summarise_positions, summary_columns as position_summary_columns
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import brief_columns, summarise_briefly, summary_columns
 from attngeo.scores.trajectory import COLUMNS as TRAJECTORY_COLUMNS, find_departures
+from attngeo.updates.options import gradient_columns
 
 MODELS = ["demo:encoder", "demo:decoder"]
 # Values of `scores`, as users write them.
@@ -70,9 +69,9 @@ Frames = Callable[[], pd.DataFrame]
 # Table → the columns that are promised, and the table.
 TABLES: dict[str, tuple[Sequence[str], Frames]] = {
     "compose": (COMPOSE_COLUMNS, lambda: attngeo.compose("demo:encoder", kind="k")),
-    "gradients": (gradient_columns(), lambda: measure_gradients("demo:encoder", sequences=2, seq_len=8).rows),
+    "gradients": (gradient_columns(), lambda: attngeo.gradients("demo:encoder", sequences=2, seq_len=8).rows),
     "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, permutations=19)),
-    "positions": (position_columns(), lambda: measure_positions("demo:encoder", layers=[0])),
+    "positions": (position_columns(), lambda: attngeo.positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),
     "trajectory": (TRAJECTORY_COLUMNS, lambda: find_departures(score_steps())),
@@ -140,7 +139,7 @@ def test_columns_of_summaries_of_changes_are_those_of_the_frame(circuit: Any) ->
 
 
 def test_columns_of_summaries_of_positions_are_those_of_the_frame() -> None:
-    rows = measure_positions("demo:encoder", layers=[0])
+    rows = attngeo.positions("demo:encoder", layers=[0])
     assert list(summarise_positions(rows).columns) == list(position_summary_columns())
 
 

@@ -4,9 +4,7 @@ It is not run. Each wrong call has a comment with the error that mypy reports; a
 """
 
 import attngeo
-from attngeo.gradients import measure
-from attngeo.positions import measure as measure_positions
-from attngeo.pretrain import compare, make_options
+from attngeo.pretrain import compare_runs, make_options
 
 
 def call_public_functions() -> None:
@@ -34,7 +32,7 @@ def call_public_functions() -> None:
     attngeo.verify("demo:minilm", retries=1)
     attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
 
-    attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores  # noqa: B018
+    attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).rows  # noqa: B018
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
     attngeo.nearest("demo:minilm", "king - man", top_k=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
@@ -65,9 +63,9 @@ def call_public_functions() -> None:
     attngeo.ExponentialFamilyAttention(max_epochs=3)
     attngeo.ExponentialFamilyAttention(max_epochs="3")  # type: ignore[arg-type]
 
-    compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
-    compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
-    measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
-    measure("demo:encoder", objective="image")  # type: ignore[arg-type]
-    measure_positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
-    measure_positions("demo:decoder", layer=0)  # type: ignore[call-arg]
+    compare_runs(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
+    compare_runs(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
+    attngeo.gradients("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
+    attngeo.gradients("demo:encoder", objective="image")  # type: ignore[arg-type]
+    attngeo.positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
+    attngeo.positions("demo:decoder", layer=0)  # type: ignore[call-arg]

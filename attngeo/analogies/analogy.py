@@ -35,11 +35,11 @@ QUESTION_COLUMNS = (
 class AnalogyResult(NamedTuple):
     """Three tables of results.
 
-    scores: accuracies, with the columns `options.COLUMNS`. comparisons: of each two models, with the columns
+    rows: accuracies, with the columns `options.COLUMNS`. comparisons: of each two models, with the columns
     `summary.COMPARISON_COLUMNS`. questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
 
-    scores: pd.DataFrame
+    rows: pd.DataFrame
     comparisons: pd.DataFrame
     questions: pd.DataFrame
 
@@ -82,7 +82,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
 
     >>> import attngeo
     >>> result = attngeo.analogy("demo:minilm")
-    >>> overall = result.scores.query("level == 'overall'").iloc[0]
+    >>> overall = result.rows.query("level == 'overall'").iloc[0]
     >>> int(overall.known), round(float(overall.accuracy), 3)
     (11983, 0.741)
     """
@@ -132,7 +132,7 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
 
 def join_scores(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> pd.DataFrame:
     """The main table of `join_answers`."""
-    return join_answers(frames, options).scores
+    return join_answers(frames, options).rows
 
 
 def _name_apart(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

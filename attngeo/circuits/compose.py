@@ -40,7 +40,7 @@ class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions, StudyOptions):
 
 @takes(ComposeKeywords)
 def compose(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: ComposeOptions, *, session: Session
+    models: Model | Sequence[Model], options: ComposeOptions, *, session: Session
 ) -> pd.DataFrame:
     """How much of what each head writes each head of a later layer reads, by its queries, its keys and its values.
 
@@ -55,7 +55,7 @@ def compose(  # noqa: D417 - the keywords are those of a session
     model shows what a pair does.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+        models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
             several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
         options: which pairs, and how; its fields are keywords, too:
             {options}
@@ -84,7 +84,7 @@ def compose(  # noqa: D417 - the keywords are those of a session
     >>> len(rows), [of_kind["impossible"] for of_kind in rows.attrs["thresholds"]]
     (2160, [2160])
     """
-    return ask_for_one_table(QUESTIONS["compose"], model, session, options=options)
+    return ask_for_one_table(QUESTIONS["compose"], models, session, options=options)
 
 
 def _is_sound(record: Mapping[str, Any]) -> bool:

@@ -75,7 +75,7 @@ class Run:
     folder: Path
     options: RunOptions
     summary: dict[str, Any]
-    geometry: pd.DataFrame
+    rows: pd.DataFrame
 
 
 def run(

@@ -215,13 +215,13 @@ def _resolve_unless_name(option: str, value: str, workplace: Workplace) -> str:
 
 def _train_or_resume(options: Mapping[str, Any], folder: Path, workplace: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
-    from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.comparison import build_curves, compare_runs
     from attngeo.pretrain.runs import run_or_read
 
     comparison, rest = separate_comparison(options)
     training = make_options(**rest)
     if comparison.compare is not None:
-        curves = compare(
+        curves = compare_runs(
             training,
             folder,
             comparison=comparison,

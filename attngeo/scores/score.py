@@ -51,7 +51,7 @@ class ScoreKeywords(ScoreOptions, RevisionOptions, HubAccess, ResultOptions, Stu
 
 @takes(ScoreKeywords)
 def score(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
+    models: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of the attention of models.
 
@@ -60,7 +60,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     computed twice, and after an interruption no finished layer is read again.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+        models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
             several, with patterns such as `org/name@step*` and `./checkpoints/*`. One that fails raises its error after
             the others are scored and kept. Checkpoints of a training are in the order of their steps.
         options: what is scored, and how; its fields are keywords, too:
@@ -90,6 +90,6 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    models = expand_models(model, session.hub)
-    refuse_repeated_revisions(models, revisions, session)
-    return ask_for_one_table(QUESTIONS["score"], model if models == [model] else models, session, options=options)
+    listed = expand_models(models, session.hub)
+    refuse_repeated_revisions(listed, revisions, session)
+    return ask_for_one_table(QUESTIONS["score"], models if listed == [models] else listed, session, options=options)

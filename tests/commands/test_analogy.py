@@ -144,7 +144,7 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == files["s.csv"].read_text()
     result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, top_k=2, draws=100)
-    for expected, got in ((result.scores, "s.parquet"), (result.questions, "q.parquet")):
+    for expected, got in ((result.rows, "s.parquet"), (result.questions, "q.parquet")):
         pd.testing.assert_frame_equal(pd.read_parquet(files[got]), expected, check_dtype=False)
     scores = pd.read_parquet(files["s.parquet"])
     assert list(scores.columns) == COLUMNS

@@ -16,7 +16,6 @@ from attngeo.commands.app import load_command
 
 import attngeo
 from attngeo.errors import ModelNotFoundError, UsageError
-from attngeo.positions import measure
 from attngeo.reporting.report import build_report
 
 README = Path(__file__).parents[2] / "commands/README.md"
@@ -97,7 +96,7 @@ def test_a_recipe_asks_for_the_same_rows(command: str, tmp_path: Path) -> None:
 
 
 def test_python_takes_several_models_too() -> None:
-    for ask in (measure, attngeo.compose, attngeo.score):
+    for ask in (attngeo.positions, attngeo.compose, attngeo.score):
         rows = ask([ENCODER, DECODER])
         assert rows["model"].drop_duplicates().tolist() == [ENCODER, DECODER]
         alone = ask(DECODER)
@@ -118,7 +117,7 @@ def test_a_pattern_alone_is_several_models_in_python(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for step in (2, 10):
         shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / f"run/checkpoint-{step}")
-    for ask in (measure, attngeo.compose, attngeo.score):
+    for ask in (attngeo.positions, attngeo.compose, attngeo.score):
         assert ask("run/checkpoint-*")["model"].unique().tolist() == ["run/checkpoint-2", "run/checkpoint-10"]
     assert attngeo.compare("run/checkpoint-*")["other"].unique().tolist() == ["run/checkpoint-10"]
     with pytest.raises(UsageError, match="one list"):

@@ -14,7 +14,7 @@ import attngeo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, DataError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import OBJECTIVES
-from attngeo.pretrain import compare, run
+from attngeo.pretrain import compare_runs, run
 from attngeo.reporting.plots import plot
 from attngeo.tables import write as tables
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables.write_table(rows[rows["head"].isna()], folder / "layers.csv")
     settings = small_options(folder, steps=4, log_every=2, save_every=100)
     run(settings, folder / "run")
-    compare(settings, folder / "both", compare=["default", "symmetric"], objectives=["mlm", "clm"])
+    compare_runs(settings, folder / "both", compare=["default", "symmetric"], objectives=["mlm", "clm"])
     return folder
 
 

@@ -22,9 +22,6 @@ from attngeo.choices import Objective
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
 from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError, about
-from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
-from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
-from attngeo.gradients.statistics import tabulate_site
 from attngeo.keywords import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
@@ -35,6 +32,9 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.questions.frames import set_types
 from attngeo.session import Session
+from attngeo.updates.options import PAIR_COLUMNS, GradientOptions, gradient_columns
+from attngeo.updates.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
+from attngeo.updates.statistics import tabulate_site
 from attngeo.verification.loading import open_running, silence_libraries
 
 # Tokens of one run of the model, about.
@@ -50,7 +50,7 @@ class Gradients:
     """The updates of a model on a text.
 
     Attributes:
-        rows: the table of `measure`.
+        rows: the table of `attngeo.gradients`.
         tokens: of the first sequence, as the model saw them.
         first: the gradients of every site on the first sequence.
     """
@@ -80,7 +80,7 @@ class Gradients:
 
 
 class GradientKeywords(GradientOptions, HubAccess):
-    """The keywords of `measure`."""
+    """The keywords of `gradients`."""
 
     options: GradientOptions | None = None
     hub: HubAccess | None = None
@@ -89,7 +89,7 @@ class GradientKeywords(GradientOptions, HubAccess):
 
 
 @takes(GradientKeywords)
-def measure(  # noqa: D417 - the keywords are those of a session
+def gradients(  # noqa: D417 - the keywords are those of a session
     model: Model, options: GradientOptions, *, session: Session, tokeniser: Any = None
 ) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
@@ -110,7 +110,7 @@ def measure(  # noqa: D417 - the keywords are those of a session
 
     Returns:
         Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
-        `tabulate_site` of `attngeo.gradients.statistics` describes them; `loss` is in nats per prediction. Their
+        `tabulate_site` of `attngeo.updates.statistics` describes them; `loss` is in nats per prediction. Their
         `attrs` say how they were made, and which modules are left out.
 
     Raises:
@@ -121,7 +121,8 @@ def measure(  # noqa: D417 - the keywords are those of a session
         DataError: the text is too short, or no token of it is predicted.
         UsageError: a value is no choice or outside its limits.
 
-    >>> rows = measure("demo:encoder", sequences=4, seq_len=16).rows
+    >>> import attngeo
+    >>> rows = attngeo.gradients("demo:encoder", sequences=4, seq_len=16).rows
     >>> rows.groupby("layer").size().tolist()
     [5, 5, 5]
     """
@@ -266,8 +267,8 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) ->
 class GradientCallback(AttentionGeometryCallback):
     """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
 
-    The table has the step and the columns of `measure` that tell rows apart or are numbers; loss is that of the
-    batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
+    The table has the step and the columns of `attngeo.gradients` that tell rows apart or are numbers; loss is that of
+    the batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
 
     Args:
         batches: as for `record_gradients`; `read_batches` makes them of a text.

@@ -1,4 +1,4 @@
-"""The options and the columns of `attngeo.positions.measure`. Imports no torch."""
+"""The options and the columns of `attngeo.positions`. Imports no torch."""
 
 from __future__ import annotations
 

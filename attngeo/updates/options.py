@@ -1,4 +1,4 @@
-"""The options and the columns of `attngeo.gradients.measure`. Imports no torch."""
+"""The options and the columns of `attngeo.gradients`. Imports no torch."""
 
 from __future__ import annotations
 
