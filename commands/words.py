@@ -64,8 +64,8 @@ def print_pairs(frame: pd.DataFrame) -> None:
     if "copying_score" in frame.attrs:
         title += f"\ncopying score {frame.attrs['copying_score']:+.3f}, by chance {frame.attrs['copying_chance']:+.3f}"
     for kind, rows in frame.groupby("kind", sort=False):
-        token, other = TITLES[str(kind)]
-        columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f", "chance": "chance:+.3f"}
+        token, target = TITLES[str(kind)]
+        columns: dict[str, Cell] = {token: "token", target: "target", "value": "value:+.3f", "chance": "chance:+.3f"}
         section = [] if rows["rank"].is_unique else ["token"]
-        print_table(rows, columns, title=title, texts=[token, other], section=section, rule="tight")
+        print_table(rows, columns, title=title, texts=[token, target], section=section, rule="tight")
         title = "\n"

@@ -7,12 +7,12 @@ from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.questions.conditions import Checkable
 
 # One row for each candidate.
-LINEAGE_COLUMNS = ("model", "candidate", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
+LINEAGE_COLUMNS = ("model", "other", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
 # Values of the column `verdict`.
 VERDICTS = ("related", "no evidence", "suspicious", "not testable")
 LINEAGE_NUMBERS = ("similarity", "p_value", "z")
 # What conditions may say of the table.
-CHECKS = Checkable(LINEAGE_NUMBERS, about=("candidate",), units=("rows",))
+CHECKS = Checkable(LINEAGE_NUMBERS, about=("other",), units=("rows",))
 # Seeds that torch takes.
 LARGEST_SEED = 2**63 - 1
 

@@ -7,8 +7,8 @@ from typing import Literal
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
 COLUMNS = (
-    "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
-    "value", "chance",
+    "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "target", "target_id",
+    "rank", "value", "chance",
 )  # fmt: skip
 
 

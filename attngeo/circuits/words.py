@@ -79,10 +79,10 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         One row for each pair, the largest values of each kind first:
 
             model, revision, stack, layer, head, circuit
-            kind              "attends" (qk): `token` attends to `other`; "promotes" and "suppresses" (ov): an attended
+            kind              "attends" (qk): `token` attends to `target`; "promotes" and "suppresses" (ov): an attended
                               `token` raises or lowers the logit of `other`
             token, token_id   its label (`##` marks a piece inside a word), and its number
-            other, other_id
+            target, target_id
             rank              from 1, among all pairs of a kind, or among those of the token
             value             of the pair
             chance            the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
@@ -98,7 +98,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
 
     >>> import attngeo
     >>> found = attngeo.words("demo:encoder", layer=1, head=1, top=1)
-    >>> found.token.item(), found.other.item()
+    >>> found.token.item(), found.target.item()
     ('"', 'continued')
     """
     device = pick_device(options.device)

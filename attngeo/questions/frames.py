@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # What columns of results about models hold; all others hold numbers.
 TEXTS = (
-    "model", "other", "candidate", "verdict", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
+    "model", "other", "verdict", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
     "objective", "from_route", "to_route", "from_stack", "to_stack", "note",
 )  # fmt: skip
 WHOLE = (

@@ -82,7 +82,7 @@ QUESTIONS = {
             "attngeo.changes.lineage_options:CHECKS",
             title="Lineage",
             rows="attngeo.changes.relating:relate_sites",
-            subjects=("model", "candidate"),
+            subjects=("model", "other"),
             list_subjects="attngeo.changes.lineage:list_candidates",
             keeps="lineage",
             form=FORM,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The columns that may name a model or a file.
-NAMING = ("model", "other", "candidate", "init", "note")
+NAMING = ("model", "other", "init", "note")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
 RUNS, INPUTS = "runs", "inputs.json"
 

@@ -67,9 +67,9 @@ class Gradients:
             beta = gradients.beta
             seen = gradients.seen
             heads, positions, others = (indices.tolist() for indices in seen[0].nonzero(as_tuple=True))
-            frame = pd.DataFrame({"head": heads, "position": positions, "other_position": others})
+            frame = pd.DataFrame({"head": heads, "position": positions, "attended_position": others})
             frame["token"] = [self.tokens[position] for position in positions]
-            frame["other_token"] = [self.tokens[position] for position in others]
+            frame["attended_token"] = [self.tokens[position] for position in others]
             frame["beta"] = beta[0][seen[0]].tolist()
             frames.append(frame.assign(stack=site.stack, layer=site.layer))
         pairs = pd.concat(frames, ignore_index=True)

@@ -16,7 +16,7 @@ TOKENS = (
 CHANGE = "change_"
 # A row of the pairs of one sequence.
 PAIR_COLUMNS = (
-    "model", "objective", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta",
+    "model", "objective", "stack", "layer", "head", "position", "token", "attended_position", "attended_token", "beta",
 )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
         assert list(drawn.layout.xaxis.ticktext) == both[1].tokens
         (trace,) = drawn.data
         part = pairs[(pairs["layer"] == 2) & (pairs["head"] == head if head is not None else True)]
-        total = part[(part["position"] == 5) & (part["other_position"] == 4)]["beta"].sum()
+        total = part[(part["position"] == 5) & (part["attended_position"] == 4)]["beta"].sum()
         assert trace.z[5][4] == pytest.approx(total)
         assert pd.isna(trace.z[4][5])
     for options, facts in (({"layer": 7}, ["layer", 7]), ({"layer": 0, "head": 9}, ["head", 9])):

@@ -107,7 +107,7 @@ def test_candidates_of_a_file_and_one_that_fails_costs_its_row(inside: Command, 
     (models / "list.txt").write_text("./stranger  # of another seed\n./mlp\n./tuned\n")
     run = inside("lineage", "./base", "./tuned", "--models", "list.txt", *FEW, "--format", "csv")
     assert run.returncode == 4
-    assert pd.read_csv(io.StringIO(run.stdout))["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert pd.read_csv(io.StringIO(run.stdout))["other"].tolist() == ["./tuned", "./stranger"]
     assert "./mlp: no query-key attention" in run.stderr
     run = inside("lineage", "./base", "./mlp", "./none", *FEW)
     assert (run.returncode, run.stdout) == (4, "")
@@ -157,6 +157,6 @@ def test_a_recipe_compares_the_first_model_with_the_others(models: Path) -> None
     assert len(made.failures) == 1
     assert "./none" in str(made.failures[0])
     rows = pd.read_csv(models / "page/tables/lineage.csv")
-    assert rows["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert rows["other"].tolist() == ["./tuned", "./stranger"]
     assert rows["model"].unique().tolist() == ["./base"]
     assert "no evidence" in made.page.read_text()

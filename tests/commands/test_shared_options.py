@@ -65,7 +65,7 @@ def test_one_model_that_fails_costs_its_rows_and_exit_code_4(
         done = inside(*arguments, *chosen, cwd=tmp_path)
         assert done.returncode == 4, done.stderr
         rows = pd.read_csv(StringIO(done.stdout))
-        other = next(name for name in ("other", "candidate", "model") if name in rows)
+        other = next(name for name in ("other", "model") if name in rows)
         assert sorted(rows[other].unique()) == sorted(models)
         values = rows[column].dropna()
         assert values.is_monotonic_decreasing
@@ -90,7 +90,7 @@ def test_a_recipe_asks_for_the_same_rows(command: str, tmp_path: Path) -> None:
     made = build_report(tmp_path / "r.toml", tmp_path / "out")
     assert [failure.what for failure in made.failures] == [MISSING]
     rows = pd.read_csv(tmp_path / "out/tables/rows.csv")
-    other = next(name for name in ("other", "candidate", "model") if name in rows)
+    other = next(name for name in ("other", "model") if name in rows)
     assert list(rows[other].unique()) == models
     assert {check.model: check.failed for check in made.checks} == {MISSING: True} | dict.fromkeys(models, False)
 

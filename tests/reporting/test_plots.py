@@ -155,10 +155,11 @@ def test_bad_input_is_refused(
     ("kind", "rows"),
     [
         ("row-attention", {"cell": "a", "on": "b", "head": 0, "attention": "much"}),
-        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "other_position": 0, "weight": "much"}),
+        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "attended_position": 0, "weight": "much"}),
         ("test-errors", {"experiment": "e", "model": "efa", "direction": "bi", "setting": "", "metric": "mse",
                          "value": "much"}),
-        ("place-attention", {"place": "a", "other": "b", "latitude": "north", "longitude": 1, "layer": 0, "weight": 1}),
+        ("place-attention", {"place": "a", "attended_place": "b", "latitude": "north", "longitude": 1, "layer": 0,
+                             "weight": 1}),
     ],
 )  # fmt: skip
 def test_texts_in_place_of_numbers_are_refused_in_one_line(kind: str, rows: dict[str, Any], tmp_path: Path) -> None:

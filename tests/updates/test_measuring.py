@@ -88,7 +88,7 @@ def test_pairs_are_those_of_the_first_sequence() -> None:
     pairs = gradients.tabulate_pairs()
     assert list(pairs.columns) == list(PAIR_COLUMNS)
     assert len(pairs) == 3 * 4 * 8 * 9 / 2
-    assert (pairs["other_position"] <= pairs["position"]).all()
+    assert (pairs["attended_position"] <= pairs["position"]).all()
     assert pairs["token"].unique().tolist() == list(dict.fromkeys(gradients.tokens))
     rows = pairs.groupby(["layer", "head", "position"])["beta"]
     assert rows.sum().abs().max() < 1e-5 * pairs["beta"].abs().max()
