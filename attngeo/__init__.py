@@ -1,7 +1,7 @@
 """attngeo: what the attention of a pretrained transformer has learned, read from its weights.
 
     score(models)                      symmetry and directionality of every layer and head, as a DataFrame
-    score_columns()                    the columns of that DataFrame
+    columns(command, ...)              the columns of the table of a command or function
     attention_sites(model)             each attention site with its weights: queries and keys, values and outputs
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from attngeo.figures.save import save_figure as save_figure
     from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
     from attngeo.offsets.measuring import positions as positions
+    from attngeo.questions.columns import columns as columns
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrices import query_key_matrix as query_key_matrix
-    from attngeo.scores.score import score as score, score_columns as score_columns
+    from attngeo.scores.score import score as score
     from attngeo.scores.styling import style as style
     from attngeo.scores.summary import summarise as summarise
     from attngeo.updates.measuring import gradients as gradients

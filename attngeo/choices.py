@@ -47,6 +47,7 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 RENAMED: dict[str, str] = {
     "compare": "compare_runs",
     "model": "models",
+    "score_columns": "columns",
 }
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

@@ -17,7 +17,7 @@ def call_public_functions() -> None:
     attngeo.score(["demo:minilm", "demo:decoder"], jobs=2)
     attngeo.score(["org/name@step*"], allow_repeats=True)
     attngeo.score(3)  # type: ignore[arg-type]
-    rows[list(attngeo.score_columns())]
+    rows[list(attngeo.columns("score", circuit="ov"))]
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)

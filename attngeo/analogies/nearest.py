@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions, describe_settings, parse_sum
+from attngeo.analogies.options import MOST_SHOWN, NEAREST_COLUMNS, NearestOptions, describe_settings, parse_sum
 from attngeo.analogies.probe import BLOCKS, check_top_k
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
@@ -85,7 +85,8 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
         top = cosines.topk(top_k)
     labels = [lexicon.label(row) for row in space.candidates[top.indices].tolist()]
-    frame = pd.DataFrame({"rank": range(1, top_k + 1), "word": labels, "cosine": top.values.tolist()})
+    values = (range(1, top_k + 1), labels, top.values.tolist())
+    frame = pd.DataFrame(dict(zip(NEAREST_COLUMNS, values, strict=True)))
     about: dict[Any, Any] = {"title": "Nearest words"}
     about |= software() | machine() | dict(options)
     about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top_k": top_k}

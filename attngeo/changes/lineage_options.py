@@ -5,9 +5,10 @@ from __future__ import annotations
 from attngeo.attention.options import ModelReading, ReadingOptions
 from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_BOTH
 
 # One row for each candidate.
-LINEAGE_COLUMNS = ("model", "other", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
+LINEAGE_COLUMNS = (*ABOUT_BOTH, "verdict", "related", "similarity", "p_value", "z", "layers", "note")
 # Values of the column `verdict`.
 VERDICTS = ("related", "no evidence", "suspicious", "not testable")
 LINEAGE_NUMBERS = ("similarity", "p_value", "z")

@@ -15,7 +15,7 @@ from attngeo.circuits.compose_options import KINDS, ComposeOptions
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
-from attngeo.questions.frames import KEPT_FORM
+from attngeo.questions.frames import KEPT_FORM, set_types
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 
@@ -68,7 +68,7 @@ def compose(  # noqa: D417 - the keywords are those of a session
         progress: called before each layer.
 
     Returns:
-        A DataFrame with the columns `attngeo.circuits.compose_options.COLUMNS`: one row for each kind and pair of heads
+        A DataFrame with the columns `attngeo.columns("compose")`: one row for each kind and pair of heads
         of which the second one is in a later layer. composition and z are missing if a form is zero or not finite. Its
         `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
         to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
@@ -97,7 +97,7 @@ def _is_sound(record: Mapping[str, Any]) -> bool:
 # The form of the records that are kept.
 COMPOSITION_FORM = KEPT_FORM._replace(
     lists=("composition", "z"),
-    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
+    columns=("revision", "kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
     is_sound=_is_sound,
 )
 
@@ -111,7 +111,7 @@ def build_frame(records: Sequence[Record], columns: Sequence[str]) -> pd.DataFra
     frames = [
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
-    frame = pd.concat(frames, ignore_index=True).assign(model="")[list(columns)]
+    frame = set_types(pd.concat(frames, ignore_index=True).assign(model="")[list(columns)])
     frame.attrs = {"thresholds": thresholds}
     return frame
 
@@ -123,6 +123,7 @@ def _build_rows(record: Record, threshold: float) -> pd.DataFrame:
     z = np.array(record["z"], dtype=float)
     return pd.DataFrame(
         {
+            "revision": record["revision"],
             "kind": record["kind"],
             "from_stack": record["from_stack"],
             "from_layer": record["from_layer"],

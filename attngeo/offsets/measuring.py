@@ -54,7 +54,7 @@ def positions(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each head. Its columns are `position_columns()`:
+        A DataFrame with one row for each head. Its columns are `attngeo.columns("positions")`:
 
             fast_share         share of the fastest quarter of the rotary pairs in Σ‖M_i‖, in [0, 1]; missing without
                                rotary embeddings

@@ -126,6 +126,16 @@ QUESTIONS = {
     )
 }
 
+# The tables of commands that are no questions: a recipe does not ask them.
+TABLES = {
+    table.name: table
+    for table in (
+        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:COLUMNS"),
+        Question("nearest", "attngeo.analogies.options:NearestOptions", "attngeo.analogies.options:NEAREST_COLUMNS"),
+        Question("verify", "attngeo.verification.verify:VerifyKeywords", "attngeo.verification.verify:verify_columns"),
+    )
+}
+
 # The columns by which rows of scores, changes, positions, and curves of trainings are told apart.
 SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
 CHANGE_KEYS = ("model", "other", "stack", "layer", "head", "change", "cosine")

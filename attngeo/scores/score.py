@@ -14,6 +14,7 @@ from attngeo.choices import Circuit, one_of
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions, parse_scores
 from attngeo.scores.spec import SPREADS, score_names, z_columns
@@ -33,7 +34,7 @@ def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -
     """
     circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
     return (
-        "model", "revision", "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
+        *ABOUT_MODEL, "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
         "parameters", "format", *score_names(parse_scores(scores)), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
@@ -77,8 +78,8 @@ def score(  # noqa: D417 - the keywords are those of a session
 
     Returns:
         A DataFrame with one row for each layer (`head` is missing) and head, of each circuit. Its columns are
-        `score_columns(scores, circuit)`; scores are missing if the form is zero or not finite, and `note` says why. Its
-        `attrs` say how it was made.
+        `attngeo.columns("score", scores=…, circuit=…)`; scores are missing if the form is zero or not finite, and
+        `note` says why. Its `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.

@@ -31,6 +31,7 @@ from attngeo.pretrain.tokeniser import load_tokeniser, require_mask
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.questions.frames import set_types
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.session import Session
 from attngeo.updates.options import PAIR_COLUMNS, GradientOptions, gradient_columns
 from attngeo.updates.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
@@ -73,8 +74,8 @@ class Gradients:
             frame["beta"] = beta[0][seen[0]].tolist()
             frames.append(frame.assign(stack=site.stack, layer=site.layer))
         pairs = pd.concat(frames, ignore_index=True)
-        pairs = pairs.assign(model=self.rows["model"].iloc[0], objective=self.rows["objective"].iloc[0])
-        pairs = pairs[list(PAIR_COLUMNS)]
+        of_all = {name: self.rows[name].iloc[0] for name in (*ABOUT_MODEL, "objective")}
+        pairs = set_types(pairs.assign(**of_all)[list(PAIR_COLUMNS)])
         pairs.attrs = self.rows.attrs | {"title": "Gradients by the attention logits of one sequence"}
         return pairs
 
@@ -109,8 +110,8 @@ def gradients(  # noqa: D417 - the keywords are those of a session
         progress: called before each step of the work.
 
     Returns:
-        Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
-        `tabulate_site` of `attngeo.updates.statistics` describes them; `loss` is in nats per prediction. Their
+        Its `rows` have the columns `attngeo.columns("gradients")`: one row for each layer (`head` is missing) and head,
+        as `tabulate_site` of `attngeo.updates.statistics` describes them; `loss` is in nats per prediction. Their
         `attrs` say how they were made, and which modules are left out.
 
     Raises:

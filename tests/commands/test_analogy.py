@@ -42,8 +42,8 @@ from attngeo.errors import (
 )
 
 COLUMNS = [
-    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
-    "mean_cosine", "questions", "note",
+    "model", "revision", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5",
+    "mean_rank", "mrr", "mean_cosine", "questions", "note",
 ]  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     assert "<h1>Word analogies</h1>" in files["s.html"].read_text()
     sides = files["s.md"].read_text().splitlines()[1].split("|")[1:-1]
     assert [side.endswith(":") for side in sides] == [
-        name not in ("model", "level", "name", "questions", "note") for name in COLUMNS
+        name not in ("model", "revision", "level", "name", "questions", "note") for name in COLUMNS
     ]
 
 

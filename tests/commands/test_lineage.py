@@ -14,7 +14,7 @@ from support.messages import assert_fails
 from support.origins import add_noise, permutation, rotation, turn_stream
 
 import attngeo as library
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS, VERDICTS
+from attngeo.changes.lineage_options import VERDICTS
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError
 from attngeo.reporting.report import build_report
 
@@ -95,7 +95,7 @@ def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> No
     assert (run.returncode, run.stderr) == (0, "")
     rows = library.lineage(models / "base", models / "tuned", permutations=19)
     for read in (pd.read_csv(io.StringIO(run.stdout)), pd.read_csv("l.csv"), pd.read_parquet("l.parquet")):
-        assert list(read.columns) == list(LINEAGE_COLUMNS)
+        assert list(read.columns) == list(library.columns("lineage"))
         assert read["related"].isna().tolist() == [False, True]
         assert read["verdict"].tolist() == ["related", "not testable"]
         assert bool(read["related"][0])

@@ -25,7 +25,6 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.offsets import position_columns
 from attngeo.offsets.options import KERNEL
 from attngeo.reporting.report import build_report
 
@@ -47,7 +46,7 @@ def test_the_table_fits_80_columns_and_files_have_a_row_for_each_head(
     rows = library.positions(model)
     for file in files:
         read = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}[file.suffix[1:]](file)
-        assert list(read.columns) == list(position_columns())
+        assert list(read.columns) == list(library.columns("positions"))
         assert read["fast_share"].tolist() == pytest.approx(rows["fast_share"].tolist())
     lines = [line.split() for line in run.stdout.splitlines()]
     first = rows[rows["layer"] == 0]

@@ -20,7 +20,6 @@ from torch import Tensor
 import attngeo
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.geometry.factors import rotate
-from attngeo.offsets import position_columns
 from attngeo.offsets.options import KERNEL
 
 TOKENS = 8
@@ -159,7 +158,7 @@ def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: 
     assert all(peak >= 0 for peak in causal["peak"])
     assert both_ways["peak"].tolist() == [5] * 4 + [-5] * 4
     assert causal["key_head"].tolist() == [0, 0, 1, 1] * 2
-    assert list(causal.columns) == list(position_columns())
+    assert list(causal.columns) == list(attngeo.columns("positions"))
     assert set(causal["note"]) == {"rotary embeddings"}
     assert read_kernel(causal).equal(read_kernel(both_ways))
 

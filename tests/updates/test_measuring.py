@@ -27,7 +27,7 @@ from attngeo.errors import (
 )
 from attngeo.pretrain.sources import open_text
 from attngeo.updates import read_batches
-from attngeo.updates.options import PAIR_COLUMNS, GradientOptions, gradient_columns
+from attngeo.updates.options import PAIR_COLUMNS, GradientOptions
 
 SMALL: dict[str, Any] = {"sequences": 6, "seq_len": 16}
 
@@ -61,7 +61,7 @@ def test_a_model_is_measured_on_what_it_was_trained_on_or_on_the_other(model: st
     trained, foreign = attngeo.gradients(model, **SMALL).rows, attngeo.gradients(model, objective=other, **SMALL).rows
     assert trained.attrs["trained_on"] == foreign.attrs["trained_on"] == usual
     for rows, objective in ((trained, usual), (foreign, other)):
-        assert list(rows.columns) == list(gradient_columns())
+        assert list(rows.columns) == list(attngeo.columns("gradients"))
         assert set(rows["objective"]) == {objective}
         assert rows.groupby("layer").size().tolist() == [5, 5, 5]
         assert rows["beta_symmetry"].notna().all() == (objective == "mlm")
