@@ -45,8 +45,12 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 # Names of options, keys and keywords before version 0.4 → those from it on.
 RENAMED: dict[str, str] = {
+    "candidate": "other",
     "compare": "compare_runs",
-    "model": "models",
+    "other_id": "target_id",
+    "other_item": "attended_item",
+    "other_position": "attended_position",
+    "other_token": "attended_token",
     "score_columns": "columns",
 }
 

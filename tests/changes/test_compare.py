@@ -600,6 +600,8 @@ def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:
     rows = attngeo.compare(folders)
     assert rows.other.tolist() == [folder for folder in folders[1:] for _ in (0, 1)]
     assert rows.model.unique().tolist() == [folders[0]]
+    assert (rows.attrs["model"], rows.attrs["other"]) == (folders[0], ", ".join(folders[1:]))
+    assert (rows.attrs["revision"], rows.attrs["other_revision"]) == (None, None)
     assert rows.groupby("other").change.mean().is_monotonic_increasing
 
 

@@ -197,6 +197,8 @@ def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp
     rows = pd.DataFrame(json.loads(run.stdout))
     assert rows["model"].unique().tolist() == ["org/name@step2"]
     assert rows["other"].unique().tolist() == ["org/name@step3", "org/name@step10"]
+    assert rows["revision"].unique().tolist() == [f"{2:040x}"]
+    assert rows["other_revision"].unique().tolist() == [f"{3:040x}", f"{10:040x}"]
     expected = [(1.03 / 1.02) ** 2 - 1, (1.10 / 1.02) ** 2 - 1]
     assert rows.groupby("other", sort=False)["change"].first().tolist() == pytest.approx(expected, rel=1e-5)
     for file in (tmp_path / "3").iterdir():
