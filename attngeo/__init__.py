@@ -3,6 +3,7 @@
     score(models)                      symmetry and directionality of every layer and head, as a DataFrame
     columns(command, ...)              the columns of the table of a command or function
     attention_sites(model)             each attention site with its weights: queries and keys, values and outputs
+    inspect(model)                     what would be read of a model, what is left out, and why
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from attngeo import errors as errors, pretrain as pretrain
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
+    from attngeo.attention.survey import inspect as inspect
     from attngeo.attention.weights import attention_sites as attention_sites
     from attngeo.changes.compare import compare as compare
     from attngeo.changes.lineage import lineage as lineage

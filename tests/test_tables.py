@@ -132,6 +132,17 @@ def test_functions_have_the_names_of_the_commands_whatever_was_imported() -> Non
     import attngeo.offsets.options
     import attngeo.updates.options
 
-    for name in ("score", "positions", "gradients", "compare", "compose", "lineage", "words", "nearest", "analogy"):
+    for name in (
+        "score",
+        "positions",
+        "gradients",
+        "compare",
+        "compose",
+        "lineage",
+        "words",
+        "nearest",
+        "analogy",
+        "inspect",
+    ):
         assert getattr(attngeo, name).__name__ == name
     assert all(len(attngeo.columns(name)) > 2 for name in MADE)

@@ -29,6 +29,8 @@ def call_public_functions() -> None:
     attngeo.attention_sites("org/base", adapter=["org/adapter=0.5", "./other"])
     attngeo.attention_sites("org/base", adapter=1)  # type: ignore[arg-type]
 
+    attngeo.inspect("org/base", adapter=["org/adapter"], offline=True)["sites"]
+    attngeo.inspect(["org/base"])  # type: ignore[arg-type]
     attngeo.verify("demo:minilm", retries=1)
     attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
 
