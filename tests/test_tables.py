@@ -132,17 +132,17 @@ def test_functions_have_the_names_of_the_commands_whatever_was_imported() -> Non
     import attngeo.offsets.options
     import attngeo.updates.options
 
-    for name in (
-        "score",
-        "positions",
-        "gradients",
-        "compare",
-        "compose",
-        "lineage",
-        "words",
-        "nearest",
-        "analogy",
-        "inspect",
-    ):
+    for name in (*MADE, "nearest", "inspect"):
         assert getattr(attngeo, name).__name__ == name
     assert all(len(attngeo.columns(name)) > 2 for name in MADE)
+
+
+def test_former_names_are_answered_with_the_new_ones(inside: Callable[..., CompletedProcess[str]]) -> None:
+    for function in (attngeo.score, attngeo.positions, attngeo.compose):
+        with refuses(UnknownOptionError, "'model'", "models"):
+            function(model=ENCODER)  # type: ignore[call-arg]
+    done = inside("lineage", ENCODER, DECODER, "--permutations", "19", "--sort", "candidate")
+    assert done.returncode == 2
+    assert "it is called other now" in done.stderr
+    with pytest.raises(AttributeError):
+        attngeo.score_columns  # type: ignore[attr-defined]  # noqa: B018
