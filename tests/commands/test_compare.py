@@ -140,7 +140,7 @@ def test_several_models_have_a_line_each(inside: Command, folders: tuple[Path, P
 def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[Path, Path]) -> None:
     run = inside("compare", *folders, "--fail-if", "heads.change.max > 0.4", "--format", "csv")
     assert run.returncode == 1
-    assert run.stdout.startswith("model,other,")
+    assert run.stdout.startswith("model,revision,other,")
     assert_states(run.stderr, "check failed", folders[1], "heads.change.max is 0.5")
     run = inside("compare", *folders, "--fail-if", "cosine.min < 0.5 or symmetry_other.max > 1", "--per-head", "-q")
     assert_fails(run, 2, "--per-head", "layers.cosine.min")

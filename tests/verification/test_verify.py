@@ -36,7 +36,6 @@ from attngeo.verification import drives, loading, probing, verify as verifying
 from attngeo.verification.comparing import Prediction
 from attngeo.verification.verify import (
     AGREEING,
-    COLUMNS,
     SitePlace,
     describe_verification,
     match_places,
@@ -79,7 +78,7 @@ def assert_every_site_agrees(frame: pd.DataFrame, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["bert", "qwen3", "sam", "detr"])
 def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
     frame = attngeo.verify(saved(name))
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(attngeo.columns("verify"))
     assert_every_site_agrees(frame, saved(name))
 
 
