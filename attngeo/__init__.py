@@ -1,13 +1,16 @@
 """attngeo: what the attention of a pretrained transformer has learned, read from its weights.
 
-    score(model)                       symmetry and directionality of every layer and head, as a DataFrame
-    score_columns()                    the columns of that DataFrame
+    score(models)                      symmetry and directionality of every layer and head, as a DataFrame
+    columns(command, ...)              the columns of the table of a command or function
     attention_sites(model)             each attention site with its weights: queries and keys, values and outputs
+    inspect(model)                     what would be read of a model, what is left out, and why
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words
     words(model, layer=..., head=...)  the tokens that one head connects
-    compose(model)                     how much of what each head writes heads of later layers read
+    compose(models)                    how much of what each head writes heads of later layers read
+    positions(models)                  where each head looks by position alone
+    gradients(model)                   the updates that a text asks of every layer and head, see attngeo.updates
     compare(models)                    what changed from the first of some models to each other one
     lineage(model, candidates)         whether models share an origin, by a permutation test on their weights
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
@@ -19,8 +22,6 @@
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
     AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
     ExponentialFamilyAttention()       attention for sequences, baskets, ratings and places, as an estimator
-    positions                          where heads look by position alone: see attngeo.positions.measure
-    gradients                          the updates that a text asks of attention: see attngeo.gradients.measure
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
     errors                             the classes of all errors; AttnGeoError is their base
 
@@ -35,9 +36,10 @@ from attngeo.lazy import import_when_used
 from attngeo.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attngeo import errors as errors, gradients as gradients, positions as positions, pretrain as pretrain
+    from attngeo import errors as errors, pretrain as pretrain
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
+    from attngeo.attention.survey import inspect as inspect
     from attngeo.attention.weights import attention_sites as attention_sites
     from attngeo.changes.compare import compare as compare
     from attngeo.changes.lineage import lineage as lineage
@@ -51,11 +53,14 @@ if TYPE_CHECKING:
     )
     from attngeo.figures.save import save_figure as save_figure
     from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
+    from attngeo.offsets.measuring import positions as positions
+    from attngeo.questions.columns import columns as columns
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrices import query_key_matrix as query_key_matrix
-    from attngeo.scores.score import score as score, score_columns as score_columns
+    from attngeo.scores.score import score as score
     from attngeo.scores.styling import style as style
     from attngeo.scores.summary import summarize as summarize
+    from attngeo.updates.measuring import gradients as gradients
     from attngeo.verification.verify import verify as verify
 else:
     __getattr__, __dir__ = import_when_used(__name__)

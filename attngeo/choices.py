@@ -59,6 +59,13 @@ RENAMED: dict[str, str | tuple[str, ...]] = {
     "compose": "subwords",
     "draws": "n_draws",
     "permutations": "n_permutations",
+    "candidate": "other",
+    "compare": "compare_runs",
+    "other_id": "target_id",
+    "other_item": "attended_item",
+    "other_position": "attended_position",
+    "other_token": "attended_token",
+    "score_columns": "columns",
 }
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

@@ -6,7 +6,7 @@
         progress: ProgressCallback | None = None
 
     @takes(ScoreKeywords)
-    def score(model, options, *, session): ...  # score(model, gamma=3, offline=True)
+    def score(models, options, *, session): ...  # score(model, gamma=3, offline=True)
 
 The session is made of `hub`, `study`, `results` and `progress`.
 """

@@ -157,7 +157,7 @@ def analogy(
         from attngeo.analogies.analogy import join_answers
 
         result = join_answers(frames, options)
-        rows = result.scores
+        rows = result.rows
         for name, path in extra.items():
             write_table(getattr(result, name), path)
         if selection.is_given:
@@ -247,7 +247,7 @@ def _holds_questions(model: str) -> bool:
 
 def print_result(result: AnalogyResult, options: AnalogyOptions) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
-    scores = result.scores
+    scores = result.rows
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
@@ -283,7 +283,7 @@ def _print_side_by_side(
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     known = result.questions.groupby("model")["known"].sum()
     counts = " · ".join(f"{name} {known[model]:,}" for model, name in names.items())
-    title = f"{_describe_models(result.scores, f'{len(names)} models', options)}\nknown to each: {counts}"
+    title = f"{_describe_models(result.rows, f'{len(names)} models', options)}\nknown to each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
 
     def show_accuracy(model: str, row: Any) -> str:

@@ -354,10 +354,12 @@ def _print_weights(rows: pd.DataFrame) -> None:
         numbered = enumerate(sorted(part["row"].unique()), 1)
         names = {row: f"{number} {items.get(row, '')}".strip() for number, row in numbered}
         weights: dict[Any, list[str]] = {row: [] for row in names}
-        means = part.groupby(["row", "other", "lag"])["weight"].mean().sort_values(ascending=False, kind="stable")
+        means = (
+            part.groupby(["row", "attended_row", "lag"])["weight"].mean().sort_values(ascending=False, kind="stable")
+        )
         for pair in means.reset_index().to_dict("records"):
             earlier = f" t-{pair['lag']}" if pair["lag"] else ""
-            weights[pair["row"]].append(f"{names[pair['other']]}{earlier}: {pair['weight']:.2f}")
+            weights[pair["row"]].append(f"{names[pair['attended_row']]}{earlier}: {pair['weight']:.2f}")
         lines = [{"row": names[row], "weights": ", ".join(weights[row][:STRONGEST])} for row in names]
         columns = {f"layer {layer}": "row", f"the {STRONGEST} largest weights": "weights"}
         print_table(lines, columns, title=f"sequence {sequence} {of}".strip(), texts=columns)

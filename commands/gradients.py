@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attngeo import gradients as library
+import attngeo
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.errors import UsageError
-from attngeo.gradients.options import CHANGE, CHECKS, GradientOptions, gradient_columns
 from attngeo.pretrain.sources import require_text_data
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
@@ -18,6 +17,7 @@ from attngeo.scores.spec import default_scores
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import write_table
+from attngeo.updates.options import CHANGE, CHECKS, GradientOptions, gradient_columns
 
 from .asking import ask_models, note_left_out
 from .cells import score_format
@@ -33,7 +33,7 @@ from .tables import Cell, print_frame, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.gradients.measuring import Gradients
+    from attngeo.updates.measuring import Gradients
 
 PairsOutput = Annotated[
     Path | None,
@@ -131,7 +131,7 @@ def _measure_pairs(
         raise UsageError(f"--pairs-output is about one model, and {len(models)} are given; leave out the others")
     (model,) = models
     with Bar(model, verbosity) as progress:
-        found = library.measure(model, options=options, hub=hub, progress=progress)
+        found = attngeo.gradients(model, options=options, hub=hub, progress=progress)
     write_table(found.tabulate_pairs(), path)
     return found
 

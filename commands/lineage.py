@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # The columns of a table in LaTeX.
-BRIEF = ("candidate", "verdict", "similarity", "p_value", "similarity_z", "layers")
+BRIEF = ("other", "verdict", "similarity", "p_value", "similarity_z", "layers")
 # Verdict → what to conclude from it, and what not, for people who are no statisticians.
 MEANINGS = {
     "related": "The initial weights of both models were not drawn independently (z is above 10): one model was made "
@@ -161,14 +161,14 @@ def _print(
 ) -> None:
     """Print a line for each candidate, and what each verdict among them means. Caveats are on stderr."""
     columns: dict[str, Cell] = {
-        "candidate": "candidate",
+        "other": "other",
         "verdict": "verdict",
         "similarity": "similarity:+.3f",
         "p": "p_value:.3g",
         "z": "similarity_z:+.1f",
         "layers": "layers",
     }
-    texts = ["candidate", "verdict", "layers", "reason"]
+    texts = ["other", "verdict", "layers", "reason"]
     if rows["related"].isna().any():
         columns["reason"] = partial(_show_reason, notes_by_text=notes_by_text)
     print_table(
@@ -187,7 +187,7 @@ def _print(
     for row in rows.to_dict("records"):
         _, *caveats = notes_by_text[row["note"]]
         if caveats and not _shows_all_notes(row):
-            verbosity.note(f"note: {row['candidate']}: {'; '.join(caveats)}")
+            verbosity.note(f"note: {row['other']}: {'; '.join(caveats)}")
 
 
 def _shows_all_notes(row: Mapping[Any, Any]) -> bool:

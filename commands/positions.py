@@ -10,7 +10,7 @@ from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
-from attngeo.positions.options import (
+from attngeo.offsets.options import (
     CHECKS,
     SUMMARIZED,
     PositionOptions,

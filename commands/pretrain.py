@@ -93,7 +93,7 @@ def pretrain(
     else:
         require_sources(options, comparison.compare or ())
 
-    from attngeo.pretrain.comparison import Comparison, compare
+    from attngeo.pretrain.comparison import Comparison, compare_runs
     from attngeo.pretrain.runs import leave_process_group, run
 
     if not is_first_process():
@@ -102,7 +102,7 @@ def pretrain(
         trained = (
             run(options, folder, resume=resume, progress=progress)
             if is_single
-            else compare(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
+            else compare_runs(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
         )
     if not is_first_process():
         return
@@ -119,8 +119,8 @@ def pretrain(
 
 def _print_run(run: Run) -> None:
     """Loss and scores at about ten steps, with the first and the last among them, and the run's folder."""
-    by_step = run.geometry.groupby("step")
-    steps: list[int] = sorted(run.geometry["step"].unique())
+    by_step = run.rows.groupby("step")
+    steps: list[int] = sorted(run.rows["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_LAYER_ROWS - 1)) or 1
     rows = []
     for step in sorted({*steps[::stride], steps[-1]}):
@@ -148,7 +148,7 @@ def _print_run(run: Run) -> None:
     if "tokens_per_second" in summary:
         title.append(f"{summary['tokens_per_second']:,.0f} tokens/s")
     print_table(rows, columns, title=" · ".join(title), expendable=[QUARTILES_TITLE])
-    count = run.geometry["layer"].nunique()
+    count = run.rows["layer"].nunique()
     Terminal().print(printable(f"medians over {count} layers · {run.folder}"), style="dim")
     sys.stdout.write(printable(describe_run(run)) + "\n")
 
@@ -219,7 +219,7 @@ def describe_run(run: Run) -> str:
     """How the loss went, and the median of each score over layers, compared with chance."""
     start = run.summary["start"]
     end = run.summary["end"]
-    layers = run.geometry["layer"].nunique()
+    layers = run.rows["layer"].nunique()
     moves = []
     for name, spec in default_scores().items():
         if spec.chance is None:
@@ -230,7 +230,7 @@ def describe_run(run: Run) -> str:
         moves.append(f"The median {describe_move(spec, start[median], end[median], chance)}.")
     what = PREDICTED[run.options.objective_name]
     first, last = (run.summary[name] for name in ("first_loss", "final_loss"))
-    logs = run.geometry.loc[run.geometry["step"] > 0, "step"].drop_duplicates()
+    logs = run.rows.loc[run.rows["step"] > 0, "step"].drop_duplicates()
     loss = f"the loss was {last:.2f} on average"
     if len(logs) > 1:
         loss = f"the loss went from {first:.2f} in the first {logs.iloc[0]:,} to {last:.2f} in the last"

@@ -145,7 +145,7 @@ def score(
         selection = selection.of_summary(summarized)
         selection.check(summarized)
     else:
-        selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
+        selection.check(attngeo.columns("score", scores=tuple(SCORES), circuit=options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score", verbosity=verbosity)
     outputs.check(*listed, more=[checks], figures=figures)

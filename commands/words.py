@@ -65,9 +65,13 @@ def print_pairs(frame: pd.DataFrame) -> None:
         score, chance = frame.attrs["copying_score"], frame.attrs["copying_score_chance"]
         title += f"\ncopying score {score:+.3f}, by chance {chance:+.3f}"
     for kind, rows in frame.groupby("kind", sort=False):
-        token, other = TITLES[str(kind)]
-        columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f"}
-        columns["chance"] = "value_chance:+.3f"
+        token, target = TITLES[str(kind)]
+        columns: dict[str, Cell] = {
+            token: "token",
+            target: "target",
+            "value": "value:+.3f",
+            "chance": "value_chance:+.3f",
+        }
         section = [] if rows["rank"].is_unique else ["token"]
-        print_table(rows, columns, title=title, texts=[token, other], section=section, rule="tight")
+        print_table(rows, columns, title=title, texts=[token, target], section=section, rule="tight")
         title = "\n"

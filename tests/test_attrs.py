@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 
 import attngeo
-from attngeo.gradients import measure as measure_gradients
-from attngeo.positions import measure as measure_positions
 from attngeo.provenance import machine, software
 
 MODELS = ["demo:encoder", "demo:decoder"]
@@ -30,7 +28,7 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, object]]] = {
         {"layer": 1, "head": 2, "top": 3, "seed": 4, "circuit": "qk"},
     ),
     "attngeo.summarize": (lambda: attngeo.summarize(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
-    "attngeo.positions.measure": (lambda: measure_positions("demo:encoder", fold_norm=True), {"fold_norm": True}),
+    "attngeo.positions": (lambda: attngeo.positions("demo:encoder", fold_norm=True), {"fold_norm": True}),
 }
 # Functions whose table states other facts, and why.
 OTHERS = {
@@ -44,7 +42,7 @@ def returns_a_table(function: object) -> bool:
 
 def test_every_public_function_that_returns_a_table_is_here() -> None:
     public = set()
-    for package in ("attngeo", "attngeo.positions", "attngeo.gradients", "attngeo.pretrain"):
+    for package in ("attngeo", "attngeo.updates", "attngeo.pretrain"):
         module = import_module(package)
         public |= {f"{package}.{name}" for name in dir(module) if returns_a_table(getattr(module, name))}
     assert public == {*TABLES, *OTHERS}
@@ -61,6 +59,6 @@ def test_a_table_says_how_it_was_made(name: str) -> None:
 
 
 def test_updates_say_how_they_were_made() -> None:
-    attrs = measure_gradients("demo:encoder", sequences=2, seq_len=8).rows.attrs
+    attrs = attngeo.gradients("demo:encoder", sequences=2, seq_len=8).rows.attrs
     assert attrs["title"]
     assert {"model", "revision", *software(), *machine()} <= attrs.keys()

@@ -12,7 +12,6 @@ import pytest
 from support.checkpoints import weights, with_outputs, write_single
 
 import attngeo
-from attngeo.positions import measure
 
 HEADS, GROUPS, HEAD_DIM, WIDTH, LAYERS = 4, [0, 0, 1, 1], 6, 24, 2
 # Columns that say which row it is, and what was read.
@@ -170,7 +169,7 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
         lambda one, two: attngeo.compare([one.path, two.path], circuit="ov", **EXACT),
         lambda one, two: form_changes(one, two, "ov"),
     ),
-    "positions": (lambda one, _: measure(one.path), lambda one, _: form_positions(one)),
+    "positions": (lambda one, _: attngeo.positions(one.path), lambda one, _: form_positions(one)),
     "compose": (
         lambda one, _: attngeo.compose(one.path).sort_values(["from_head", "to_head"], kind="stable").sort_values(
             "kind", key=lambda kinds: kinds.map("qkv".index), kind="stable"
@@ -178,7 +177,7 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
         lambda one, _: form_compositions(one),
     ),
 }  # fmt: skip
-STATISTICS = "tests/gradients/test_statistics.py"
+STATISTICS = "tests/updates/test_statistics.py"
 ANALOGIES = "tests/analogies/test_statistics.py"
 CURVES = "tests/pretrain/test_curves.py"
 TABULAR = "tests/estimators/tabular/test_files.py"
@@ -221,7 +220,7 @@ ELSEWHERE = {
         "beta_symmetry_predicted, prediction_share_predicted, predicted_share": (
             f"{STATISTICS}::test_what_is_predicted_has_columns_of_its_own"
         ),
-        "loss": "tests/gradients/test_callback.py::test_rows_are_the_updates_of_the_live_model_beside_its_scores",
+        "loss": "tests/updates/test_callback.py::test_rows_are_the_updates_of_the_live_model_beside_its_scores",
     },
     "analogy": {
         "asked, known, accuracy, top5, mean_rank, mrr, mean_cosine": (

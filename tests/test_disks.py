@@ -23,7 +23,7 @@ from support.reports import read_files
 
 from attngeo.bounds.disks import fold_name, free_name, is_same_file, name_files, portable_name
 from attngeo.errors import UsageError
-from attngeo.pretrain.comparison import _folder_name, compare
+from attngeo.pretrain.comparison import _folder_name, compare_runs
 from attngeo.pretrain.options import ComparisonOptions, make_options
 from attngeo.reporting.recipe import TableBlock
 from attngeo.reporting.report import build_report
@@ -230,7 +230,7 @@ def test_outputs_and_folders_of_runs_differ_not_in_case_alone(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     comparison = ComparisonOptions(compare=("./Start", "./start"))
     with pytest.raises(UsageError, match="case"):
-        compare(make_options(), tmp_path / "runs", comparison=comparison)
+        compare_runs(make_options(), tmp_path / "runs", comparison=comparison)
     assert not (tmp_path / "runs").exists()
 
 

@@ -20,15 +20,13 @@ from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.gradients import measure
-from attngeo.gradients.options import GradientOptions
 from attngeo.keywords import takes
+from attngeo.offsets.options import PositionOptions
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes
-from attngeo.positions import measure as measure_positions
-from attngeo.positions.options import PositionOptions
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.options import ScoreOptions
 from attngeo.studies.revisions import RevisionOptions
+from attngeo.updates.options import GradientOptions
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
@@ -37,7 +35,8 @@ FUNCTIONS = {
     ComposeOptions: attngeo.compose,
     LineageOptions: attngeo.lineage,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
-    ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
+    ComparisonOptions: attngeo.pretrain.compare_runs, GradientOptions: attngeo.gradients,
+    PositionOptions: attngeo.positions,
     HubAccess: attngeo.open_embedding, RevisionOptions: attngeo.score,
 }  # fmt: skip
 

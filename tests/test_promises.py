@@ -12,24 +12,18 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.changes.compare_options import (
-    CompareOptions,
     compare_columns,
     summarize_changes,
     summary_columns as change_summary_columns,
 )
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.choices import Circuit, OneCircuit
-from attngeo.circuits.compose_options import COMPOSE_COLUMNS
-from attngeo.circuits.word_options import WORD_COLUMNS as WORDS_COLUMNS
 from attngeo.errors import UsageError
-from attngeo.gradients import measure as measure_gradients
-from attngeo.gradients.options import gradient_columns
+from attngeo.offsets.options import summarize_positions, summary_columns as position_summary_columns
 from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
 from attngeo.papers.statements import STATEMENT_COLUMNS, STATEMENTS, check_statements
-from attngeo.positions import measure as measure_positions, position_columns
-from attngeo.positions.options import summarize_positions, summary_columns as position_summary_columns
 from attngeo.questions.table import QUESTIONS, VIEWS
 from attngeo.scores.options import ScoreOptions
+from attngeo.scores.score import score_columns
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import brief_columns, summarize_briefly, summary_columns
 from attngeo.scores.trajectory import DEPARTURE_COLUMNS as TRAJECTORY_COLUMNS, find_departures
@@ -69,14 +63,14 @@ def score_steps() -> pd.DataFrame:
 Frames = Callable[[], pd.DataFrame]
 # Table → the columns that are promised, and the table.
 TABLES: dict[str, tuple[Sequence[str], Frames]] = {
-    "compose": (COMPOSE_COLUMNS, lambda: attngeo.compose("demo:encoder", kind="k")),
-    "gradients": (gradient_columns(), lambda: measure_gradients("demo:encoder", sequences=2, seq_len=8).rows),
-    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, n_permutations=19)),
-    "positions": (position_columns(), lambda: measure_positions("demo:encoder", layers=[0])),
+    "compose": (attngeo.columns("compose"), lambda: attngeo.compose("demo:encoder", kind="k")),
+    "gradients": (attngeo.columns("gradients"), lambda: attngeo.gradients("demo:encoder", sequences=2, seq_len=8).rows),
+    "lineage": (attngeo.columns("lineage"), lambda: attngeo.lineage(*MODELS, n_permutations=19)),
+    "positions": (attngeo.columns("positions"), lambda: attngeo.positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),
     "trajectory": (TRAJECTORY_COLUMNS, lambda: find_departures(score_steps())),
-    "words": (WORDS_COLUMNS, lambda: attngeo.words("demo:encoder", layer=0, head=0, top=2)),
+    "words": (attngeo.columns("words"), lambda: attngeo.words("demo:encoder", layer=0, head=0, top=2)),
 }
 # Question or view → the test of its columns, if it is not here, or why there is none.
 ELSEWHERE = {
@@ -109,21 +103,20 @@ def test_columns_are_those_of_the_frame(name: str) -> None:
 @pytest.mark.parametrize(("scores", "circuit"), [*product(CHOSEN, get_args(Circuit))], ids=str)
 def test_score_columns_are_those_of_the_frame_for_every_choice(scores: Any, circuit: Any) -> None:
     frame = attngeo.score("demo:encoder", layers=[0], scores=scores, circuit=circuit)
-    assert list(frame.columns) == list(attngeo.score_columns(scores, circuit))
+    assert list(frame.columns) == list(attngeo.columns("score", scores=scores, circuit=circuit))
 
 
 @pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
 def test_no_other_option_of_score_changes_its_columns(options: dict[str, Any]) -> None:
     assert options.keys() <= ScoreOptions.model_fields.keys()
     frame = attngeo.score("demo:encoder", **options)
-    assert list(frame.columns) == list(attngeo.score_columns())
+    assert list(frame.columns) == list(attngeo.columns("score"))
 
 
 @pytest.mark.parametrize(("circuit", "per_head"), [*product(get_args(OneCircuit), (False, True))])
 def test_compare_columns_are_those_of_the_frame(circuit: Any, per_head: bool) -> None:
     frame = attngeo.compare(MODELS, circuit=circuit, per_head=per_head)
-    assert list(frame.columns) == list(compare_columns(circuit))
-    assert QUESTIONS["compare"].list_columns(CompareOptions(circuit=circuit)) == tuple(frame.columns)
+    assert list(frame.columns) == list(attngeo.columns("compare", circuit=circuit))
 
 
 @pytest.mark.parametrize("scores", CHOSEN, ids=str)
@@ -140,11 +133,11 @@ def test_columns_of_summaries_of_changes_are_those_of_the_frame(circuit: Any) ->
 
 
 def test_columns_of_summaries_of_positions_are_those_of_the_frame() -> None:
-    rows = measure_positions("demo:encoder", layers=[0])
+    rows = attngeo.positions("demo:encoder", layers=[0])
     assert list(summarize_positions(rows).columns) == list(position_summary_columns())
 
 
-@pytest.mark.parametrize("list_columns", [attngeo.score_columns, summary_columns, brief_columns])
+@pytest.mark.parametrize("list_columns", [score_columns, summary_columns, brief_columns])
 @pytest.mark.parametrize(
     ("wrong", "fact"),
     [
@@ -164,7 +157,7 @@ def test_unknown_scores_are_refused_with_the_nearest_one(list_columns: Any, wron
         list_columns(wrong)
 
 
-@pytest.mark.parametrize("list_columns", [lambda circuit: attngeo.score_columns((), circuit), compare_columns])
+@pytest.mark.parametrize("list_columns", [lambda circuit: attngeo.columns("score", circuit=circuit), compare_columns])
 @pytest.mark.parametrize(("wrong", "fact"), [("qkk", "qk"), ("k", "circuit"), (1, "circuit"), (None, "circuit")])
 def test_unknown_circuits_are_refused_with_the_nearest_one(list_columns: Any, wrong: Any, fact: str) -> None:
     with refuses(UsageError, fact):

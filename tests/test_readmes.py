@@ -215,7 +215,7 @@ def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.
     }  # fmt: skip
     exec(compile(code, "README.md", "exec"), given)
     assert (tmp_path / "layers.html").is_file()
-    assert len(given["result"].scores)  # type: ignore[attr-defined]
+    assert len(given["result"].rows)  # type: ignore[attr-defined]
 
 
 def test_the_readme_has_the_counts_of_the_census() -> None:

@@ -16,7 +16,7 @@ import attngeo
 from attngeo.errors import AttnGeoError
 
 WRONG: tuple[Any, ...] = (3, 2.5, None, object(), b"x", [], {}, [3])
-PACKAGES = ("attngeo", "attngeo.positions", "attngeo.gradients", "attngeo.pretrain")
+PACKAGES = ("attngeo", "attngeo.updates", "attngeo.pretrain")
 # Values of the right type of required parameters, by name.
 RIGHT: dict[str, Any] = {
     "model": "demo:encoder",

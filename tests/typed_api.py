@@ -4,9 +4,7 @@ It is not run. Each wrong call has a comment with the error that mypy reports; a
 """
 
 import attngeo
-from attngeo.gradients import measure
-from attngeo.positions import measure as measure_positions
-from attngeo.pretrain import compare, make_options
+from attngeo.pretrain import compare_runs, make_options
 
 
 def call_public_functions() -> None:
@@ -19,7 +17,7 @@ def call_public_functions() -> None:
     attngeo.score(["demo:minilm", "demo:decoder"], jobs=2)
     attngeo.score(["org/name@step*"], allow_repeats=True)
     attngeo.score(3)  # type: ignore[arg-type]
-    rows[list(attngeo.score_columns())]
+    rows[list(attngeo.columns("score", circuit="ov"))]
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)
@@ -31,10 +29,12 @@ def call_public_functions() -> None:
     attngeo.attention_sites("org/base", adapter=["org/adapter=0.5", "./other"])
     attngeo.attention_sites("org/base", adapter=1)  # type: ignore[arg-type]
 
+    attngeo.inspect("org/base", adapter=["org/adapter"], offline=True)["sites"]
+    attngeo.inspect(["org/base"])  # type: ignore[arg-type]
     attngeo.verify("demo:minilm", retries=1)
     attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
 
-    attngeo.analogy(["demo:minilm"], method="3cosmul", n_draws=10).scores  # noqa: B018
+    attngeo.analogy(["demo:minilm"], method="3cosmul", n_draws=10).rows  # noqa: B018
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
     attngeo.nearest("demo:minilm", "king - man", top=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
@@ -65,9 +65,9 @@ def call_public_functions() -> None:
     attngeo.ExponentialFamilyAttention(max_epochs=3)
     attngeo.ExponentialFamilyAttention(max_epochs="3")  # type: ignore[arg-type]
 
-    compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
-    compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
-    measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
-    measure("demo:encoder", objective="image")  # type: ignore[arg-type]
-    measure_positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
-    measure_positions("demo:decoder", layer=0)  # type: ignore[call-arg]
+    compare_runs(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
+    compare_runs(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
+    attngeo.gradients("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
+    attngeo.gradients("demo:encoder", objective="image")  # type: ignore[arg-type]
+    attngeo.positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
+    attngeo.positions("demo:decoder", layer=0)  # type: ignore[call-arg]

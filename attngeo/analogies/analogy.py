@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +20,15 @@ from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.questions.asking import ask_all
-from attngeo.questions.frames import order_frames
+from attngeo.questions.frames import order_frames, set_types
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.models import expand_models, find_repeated, name_model
 from attngeo.studies.run import require_all
 
 QUESTION_COLUMNS = (
-    "model", "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
+    *ABOUT_MODEL, "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
     "first_pair", "second_pair",
 )  # fmt: skip
 
@@ -36,12 +37,12 @@ class AnalogyResult(NamedTuple):
     """Three tables of results.
 
     Attributes:
-        scores: accuracies, with the columns `options.ANALOGY_COLUMNS`.
+        rows: accuracies, with the columns `options.ANALOGY_COLUMNS`.
         comparisons: one row for each two models, with the columns `summary.COMPARISON_COLUMNS`.
         questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
 
-    scores: pd.DataFrame
+    rows: pd.DataFrame
     comparisons: pd.DataFrame
     questions: pd.DataFrame
 
@@ -84,7 +85,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
 
     >>> import attngeo
     >>> result = attngeo.analogy("demo:minilm")
-    >>> overall = result.scores.query("level == 'overall'").iloc[0]
+    >>> overall = result.rows.query("level == 'overall'").iloc[0]
     >>> int(overall.known), round(float(overall.accuracy), 3)
     (11983, 0.741)
     """
@@ -112,9 +113,9 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
     for frame in frames:
         notes += [f"{frame.attrs['model']}: {note}" for note in frame.attrs["model_notes"]]
     notes += _note_few(frames, is_common)
-    result = _summarize([frame.assign(common=is_common) for frame in frames], options)
-    # Of several models, the revision of each by its name.
+    # The revision of each model by its name.
     revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
+    result = _summarize([frame.assign(common=is_common) for frame in frames], revisions, options)
     origin: dict[Any, Any] = {
         "title": QUESTIONS["analogy"].title,
         **software(),
@@ -134,7 +135,7 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
 
 def join_scores(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> pd.DataFrame:
     """The main table of `join_answers`."""
-    return join_answers(frames, options).scores
+    return join_answers(frames, options).rows
 
 
 def _name_apart(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -151,7 +152,9 @@ def _name_apart(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return named
 
 
-def _summarize(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
+def _summarize(
+    frames: Sequence[pd.DataFrame], revisions: Mapping[str, str | None], options: AnalogyOptions
+) -> AnalogyResult:
     """The tables of results from each model's answers; `common` says whether all models know a question."""
     several = len(frames) > 1
     answers = pd.concat(frames, ignore_index=True)
@@ -165,8 +168,12 @@ def _summarize(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Analo
     tables = [table.assign(note=note) for table in tables]
     if options.published:
         tables.append(pd.DataFrame(published_rows(), columns=list(ANALOGY_COLUMNS)))
-    scores = pd.concat([table.astype({"asked": "Int64", "known": "Int64"}) for table in tables], ignore_index=True)
-    return AnalogyResult(scores, compare_models(common, options=options), answers[list(QUESTION_COLUMNS)])
+    rows = pd.concat([set_types(table) for table in tables], ignore_index=True)
+    comparisons = compare_models(common, options=options)
+    for table in (rows, comparisons, answers):
+        table["revision"] = table["model"].map(revisions).astype("str")
+    comparisons["other_revision"] = comparisons["other"].map(revisions).astype("str")
+    return AnalogyResult(rows, comparisons, answers[list(QUESTION_COLUMNS)])
 
 
 def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:

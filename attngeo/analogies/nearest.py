@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, unit
-from attngeo.analogies.options import MOST_NEAREST_SHOWN, NearestOptions, describe_settings, parse_sum
+from attngeo.analogies.options import MOST_NEAREST_SHOWN, NEAREST_COLUMNS, NearestOptions, describe_settings, parse_sum
 from attngeo.analogies.probe import BLOCKS, check_count
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
@@ -85,7 +85,8 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
         best = cosines.topk(count)
     labels = [lexicon.label(row) for row in space.candidates[best.indices].tolist()]
-    frame = pd.DataFrame({"rank": range(1, count + 1), "word": labels, "cosine": best.values.tolist()})
+    values = (range(1, count + 1), labels, best.values.tolist())
+    frame = pd.DataFrame(dict(zip(NEAREST_COLUMNS, values, strict=True)))
     about: dict[Any, Any] = {"title": "Nearest words"}
     about |= software() | machine() | dict(options)
     about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top": count}

@@ -11,15 +11,17 @@ from attngeo.choices import Answers, Case, Subwords, Table
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_MODEL
 
 # Score of an answer; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
 # The columns of the table of results.
 ANALOGY_COLUMNS = (
-    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
-    "mean_cosine", "questions", "note",
+    *ABOUT_MODEL, "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank",
+    "mrr", "mean_cosine", "questions", "note",
 )  # fmt: skip
+NEAREST_COLUMNS = ("rank", "word", "cosine")
 # The columns of numbers, which conditions may name.
 ANALOGY_NUMBERS = (
     "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr", "mean_cosine", "asked", "known",

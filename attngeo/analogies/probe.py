@@ -122,7 +122,7 @@ def ask(
         terms: rows of a, b and c, [n, 3].
         answers: rows of the right answers, [n, m]; −1 for a missing one.
         method: score of a candidate.
-        top_k: number of best candidates to keep.
+        n_answers: number of best candidates to keep.
         memory: bytes for the blocks, in addition to the table itself.
         progress: called after each block.
 

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 
 from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions
+from attngeo.questions.rows import ABOUT_BOTH
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
 # Bytes of resampling weights in memory at a time.
 CHUNK = 1 << 26
 COMPARISON_COLUMNS = (
-    "model", "other", "level", "name", "known", "both", "only_model", "only_other", "neither",
+    *ABOUT_BOTH, "level", "name", "known", "both", "only_model", "only_other", "neither",
     "difference", "difference_low", "difference_high", "p_value", "p_corrected",
 )  # fmt: skip
 COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
@@ -49,7 +50,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
         which: value of the column `questions`.
 
     Returns:
-        The columns `ANALOGY_COLUMNS`; `note` is empty.
+        The columns `ANALOGY_COLUMNS`; `revision` is missing, and `note` empty.
     """
     rows = []
     for model, answers in questions.groupby("model", sort=False):
@@ -84,7 +85,7 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
     """Compare each two models on the questions that both know: McNemar's test, and the difference of their accuracies.
 
     p_corrected is Holm's correction over the pairs of models, within each type and overall. Returns
-    `COMPARISON_COLUMNS`; no row for a single model.
+    `COMPARISON_COLUMNS`, without revisions; no row for a single model.
     """
     by_model = {model: answers.reset_index(drop=True) for model, answers in questions.groupby("model", sort=False)}
     rows: list[dict[str, Any]] = []

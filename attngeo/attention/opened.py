@@ -135,6 +135,15 @@ class Attention:
         """The first columns of the rows of every table about the model."""
         return {"model": self.ref, "revision": self.store.revision, "model_type": self.store.config.get("model_type")}
 
+    def name_both(self, other: Attention) -> dict[str, str | None]:
+        """The first columns of the rows of every table about the model and another one."""
+        return {
+            "model": self.ref,
+            "revision": self.store.revision,
+            "other": other.ref,
+            "other_revision": other.store.revision,
+        }
+
     def read(
         self,
         sites: Sequence[AttentionSite] | None = None,

@@ -6,13 +6,37 @@ from typing import Any
 
 from attngeo.attention.opened import Attention
 from attngeo.attention.options import ReadingOptions, SourceOptions
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
+from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
+from attngeo.progress import ProgressCallback
 from attngeo.session import Session
 
 
-def survey(model: str, session: Session = Session(), *, source: SourceOptions = SourceOptions()) -> dict[str, Any]:
-    """What `attngeo.score` would read of a model with the default options, by headers alone.
+class InspectKeywords(SourceOptions, HubAccess):
+    """The keywords of `inspect`."""
+
+    source: SourceOptions | None = None
+    hub: HubAccess | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(InspectKeywords)
+def inspect(  # noqa: D417 - the keywords are those of a session
+    model: Model, source: SourceOptions, *, session: Session
+) -> dict[str, Any]:
+    """What `attngeo.score` would read of a model with the default options, and what it leaves out. Reads no weights.
+
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        source: what is read beside its weights; its fields are keywords, too:
+            {source}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        progress: called before each file.
 
     Returns:
         Keys: `model`, `adapter` if given, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the
@@ -22,7 +46,18 @@ def survey(model: str, session: Session = Session(), *, source: SourceOptions = 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: it cannot be scored.
+
+    >>> import attngeo
+    >>> found = attngeo.inspect("demo:minilm")
+    >>> found["bytes_to_read"], len(found["sites"])
+    (7077888, 6)
     """
+    require_model(model, source.adapter, source.config)
+    return survey(model, session, source=source)
+
+
+def survey(model: Model, session: Session = Session(), *, source: SourceOptions = SourceOptions()) -> dict[str, Any]:
+    """What `inspect` returns."""
     options = ReadingOptions.of(source, device="cpu")
     with Attention.open(model, options, session) as attention:
         store = attention.store

@@ -65,7 +65,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
 
     Returns:
         A DataFrame with one row for each other model and layer (`head` is missing), and with `per_head` for each head.
-        Its columns are `attngeo.changes.compare_options.compare_columns(circuit)`:
+        Its columns are `attngeo.columns("compare", circuit=…)`:
 
             symmetry, symmetry_other, ...   the scores of each, at offset 0 or `rope_offset`
             change                          ‖M' − M‖/‖M‖ over all offsets; of a layer, of the sum over its heads

@@ -11,6 +11,7 @@ from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_BOTH
 from attngeo.questions.spread import LARGE, SMALL, spread_columns, summarize_columns
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
     """
     circuits = () if one_of("circuit", circuit, OneCircuit) == "qk" else ("circuit",)
     place = ("stack", "layer", "head", "key_head")
-    return ("model", "other", *circuits, *place, *SCORES_OF_BOTH, *CHANGES, *OVERLAPS[circuit], "note")
+    return (*ABOUT_BOTH, *circuits, *place, *SCORES_OF_BOTH, *CHANGES, *OVERLAPS[circuit], "note")
 
 
 def number_columns() -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def compare_sites(mine: Attention, others: Attention, options: CompareOptions, m
     chosen = {site.module for site in select(whole, None, options.layers, mine.ref)}
     pairs = [pair for pair in pairs if pair.first.module in chosen]
     making.about |= {"layers": len(pairs), "skipped": skipped, "other_skipped": other_skipped}
-    names = {"model": mine.ref, "other": others.ref}
+    names = mine.name_both(others)
     with closing(_score_both(mine, others, pairs, options)) as scored:
         for pair, my_site, other_site in scored:
             yield [names | row for row in _build_rows(pair, my_site, other_site, options)]

@@ -61,8 +61,8 @@ def lineage(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each candidate. Its columns are
-        `attngeo.changes.lineage_options.LINEAGE_COLUMNS`:
+        A DataFrame with one row for each candidate. Its columns are `attngeo.columns("lineage")`, of which `other` is
+        the candidate:
 
             verdict       one of `VERDICTS`: "related" if z is above 10; "suspicious" if it is not, but above 5, or
                           heads have the singular values of those of the other model, as in a copy whose stream is

@@ -5,24 +5,15 @@ from __future__ import annotations
 from attngeo.attention.options import ModelReading, ReadingOptions
 from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_BOTH
 
 # One row for each candidate.
-LINEAGE_COLUMNS = (
-    "model",
-    "candidate",
-    "verdict",
-    "related",
-    "similarity",
-    "p_value",
-    "similarity_z",
-    "layers",
-    "note",
-)
+LINEAGE_COLUMNS = (*ABOUT_BOTH, "verdict", "related", "similarity", "p_value", "similarity_z", "layers", "note")
 # Values of the column `verdict`.
 VERDICTS = ("related", "no evidence", "suspicious", "not testable")
 LINEAGE_NUMBERS = ("similarity", "p_value", "similarity_z")
 # What conditions may say of the table.
-CHECKS = Checkable(LINEAGE_NUMBERS, about=("candidate",), units=("rows",))
+CHECKS = Checkable(LINEAGE_NUMBERS, about=("other",), units=("rows",))
 # Seeds that torch takes.
 LARGEST_SEED = 2**63 - 1
 

@@ -98,7 +98,7 @@ def relate_sites(mine: Attention, others: Attention, options: LineageOptions, ma
     two = _Model(others, _find_self_attention(others))
     making.about["layers"] = len(one.sites)
     comparison = _pair_sites(one, two, options.stack)
-    row: Row = {"model": mine.ref, "candidate": others.ref, "verdict": NOT_TESTABLE, "related": None}
+    row: Row = mine.name_both(others) | {"verdict": NOT_TESTABLE, "related": None}
     row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": NoteText(comparison.notes)}
     if comparison.pairs:
         row |= _test(mine, others, comparison, options)

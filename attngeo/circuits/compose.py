@@ -15,7 +15,7 @@ from attngeo.circuits.compose_options import KINDS, ComposeOptions
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
-from attngeo.questions.frames import KEPT_FORM
+from attngeo.questions.frames import KEPT_FORM, set_types
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
 
@@ -40,7 +40,7 @@ class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions, StudyOptions):
 
 @takes(ComposeKeywords)
 def compose(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: ComposeOptions, *, session: Session
+    models: Model | Sequence[Model], options: ComposeOptions, *, session: Session
 ) -> pd.DataFrame:
     """How much of what each head writes each head of a later layer reads, by its queries, its keys and its values.
 
@@ -55,7 +55,7 @@ def compose(  # noqa: D417 - the keywords are those of a session
     model shows what a pair does.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+        models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
             several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
         options: which pairs, and how; its fields are keywords, too:
             {options}
@@ -68,11 +68,11 @@ def compose(  # noqa: D417 - the keywords are those of a session
         progress: called before each layer.
 
     Returns:
-        A DataFrame with the columns `attngeo.circuits.compose_options.COMPOSE_COLUMNS`: one row for each kind and pair
-        of heads of which the second one is in a later layer. composition and composition_z are missing if a form is
-        zero or not finite. Its `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of
-        stacks: kind, from_stack, to_stack, threshold, impossible (number of impossible pairs), pairs, above (the
-        threshold), expected (false ones among these).
+        A DataFrame with the columns `attngeo.columns("compose")`: one row for each kind and pair of heads of which the
+        second one is in a later layer. composition and composition_z are missing if a form is zero or not finite. Its
+        `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
+        to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
+        among these).
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -84,7 +84,7 @@ def compose(  # noqa: D417 - the keywords are those of a session
     >>> len(rows), [of_kind["impossible"] for of_kind in rows.attrs["thresholds"]]
     (2160, [2160])
     """
-    return ask_for_one_table(QUESTIONS["compose"], model, session, options=options)
+    return ask_for_one_table(QUESTIONS["compose"], models, session, options=options)
 
 
 def _is_sound(record: Mapping[str, Any]) -> bool:
@@ -97,7 +97,17 @@ def _is_sound(record: Mapping[str, Any]) -> bool:
 # The form of the records that are kept.
 COMPOSITION_FORM = KEPT_FORM._replace(
     lists=("composition", "composition_z"),
-    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "composition_z"),
+    columns=(
+        "revision",
+        "kind",
+        "is_possible",
+        "from_route",
+        "to_route",
+        "from_heads",
+        "to_heads",
+        "composition",
+        "composition_z",
+    ),
     is_sound=_is_sound,
 )
 
@@ -111,7 +121,7 @@ def build_frame(records: Sequence[Record], columns: Sequence[str]) -> pd.DataFra
     frames = [
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
-    frame = pd.concat(frames, ignore_index=True).assign(model="")[list(columns)]
+    frame = set_types(pd.concat(frames, ignore_index=True).assign(model="")[list(columns)])
     frame.attrs = {"thresholds": thresholds}
     return frame
 
@@ -123,6 +133,7 @@ def _build_rows(record: Record, threshold: float) -> pd.DataFrame:
     z = np.array(record["composition_z"], dtype=float)
     return pd.DataFrame(
         {
+            "revision": record["revision"],
             "kind": record["kind"],
             "from_stack": record["from_stack"],
             "from_layer": record["from_layer"],

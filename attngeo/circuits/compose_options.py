@@ -11,12 +11,13 @@ from attngeo.choices import one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_MODEL
 
 # What a head reads with: its queries, its keys or its values.
 KINDS = ("q", "k", "v")
 # One row for each causal pair of heads and kind.
 COMPOSE_COLUMNS = (
-    "model", "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition",
+    *ABOUT_MODEL, "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition",
     "composition_z", "above_threshold", "note",
 )  # fmt: skip
 # The columns of numbers, which conditions may name.

@@ -149,7 +149,8 @@ def _compose_pairs(
             if (a, b) in numbers:
                 number = numbers.pop((a, b))
                 directions = pairs[number].directions
-                yield number, [row for direction in directions for row in _compose(sites, here, direction)]
+                records = [row for direction in directions for row in _compose(sites, here, direction)]
+                yield number, [{"revision": attention.store.revision} | record for record in records]
         if reading.stays:
             in_memory[reading.number] = folded
 

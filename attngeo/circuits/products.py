@@ -81,7 +81,7 @@ def find_pairs(
         progress: called as rows are done.
 
     Returns:
-        Columns: token, token_id, other, other_id, rank, value.
+        Columns: token, token_id, target, target_id, rank, value.
     """
     sign = 1 if largest else -1
     left = sign * tokens.project(circuit.left, device)
@@ -99,7 +99,7 @@ def find_pairs(
     values = (sign * entries.values).flatten().tolist()
     return {
         **tokens.name("token", entries.rows),
-        **others.name("other", entries.columns),
+        **others.name("target", entries.columns),
         "rank": ranks,
         "value": values,
     }

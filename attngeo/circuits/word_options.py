@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
+from attngeo.questions.rows import ABOUT_MODEL
 
 WORD_COLUMNS = (
-    "model", "revision", "stack", "layer", "head", "circuit", "kind", "token", "token_id", "other", "other_id", "rank",
-    "value", "value_chance",
+    *ABOUT_MODEL, "stack", "layer", "head", "circuit", "kind", "token", "token_id", "target", "target_id",
+    "rank", "value", "value_chance", "note",
 )  # fmt: skip
 
 

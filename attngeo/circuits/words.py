@@ -40,6 +40,7 @@ from attngeo.layouts.model_types import list_unembeddings
 from attngeo.layouts.names import join
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
+from attngeo.questions.frames import set_types
 from attngeo.session import Session
 
 # Stacks that read no embeddings of tokens; keys of cross-attention read what an encoder makes of them.
@@ -79,14 +80,15 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         One row for each pair, the largest values of each kind first:
 
             model, revision, stack, layer, head, circuit
-            kind              "attends" (qk): `token` attends to `other`; "promotes" and "suppresses" (ov): an attended
+            kind              "attends" (qk): `token` attends to `target`; "promotes" and "suppresses" (ov): an attended
                               `token` raises or lowers the logit of `other`
             token, token_id   its label (`##` marks a piece inside a word), and its number
-            other, other_id
+            target, target_id
             rank              from 1, among all pairs of a kind, or among those of the token
             value             of the pair
             value_chance      the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
-                              and of `other` each on their own
+                              and of `target` each on their own
+            note              caveats
 
         Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
         `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled
@@ -99,7 +101,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
 
     >>> import attngeo
     >>> found = attngeo.words("demo:encoder", layer=1, head=1, top=1)
-    >>> found.token.item(), found.other.item()
+    >>> found.token.item(), found.target.item()
     ('"', 'continued')
     """
     device = pick_device(options.device)
@@ -138,6 +140,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
             if options.circuit == "ov":
                 copying["copying_score"] = copying_score(tokens, others, circuit)
                 copying["copying_score_chance"] = copying_score(tokens, others, shuffled)
+    notes = [str(note) for note in dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])]
     place = {
         "model": inputs.ref,
         "revision": inputs.revision,
@@ -145,13 +148,13 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         "layer": site.layer,
         "head": options.head,
         "circuit": options.circuit,
+        "note": "; ".join(notes),
     }
-    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*WORD_COLUMNS]]
-    notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
+    frame = set_types(pd.concat(parts, ignore_index=True).assign(**place)[[*WORD_COLUMNS]])
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options)
     origin |= {"model": inputs.ref, "revision": inputs.revision, "stack": site.stack, "device": str(device)}
-    frame.attrs = origin | {"notes": [str(note) for note in notes]} | copying
+    frame.attrs = origin | {"notes": notes} | copying
     return frame
 
 

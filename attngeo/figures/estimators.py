@@ -123,8 +123,8 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     """The attention of each item of a sequence, when it is masked, on each item that it sees.
 
     Args:
-        rows: rows of `attngeo efa attention -o`: sequence, layer, position, other_position, weight, and optionally
-            part, lag, item and other_item.
+        rows: rows of `attngeo efa attention -o`: sequence, layer, position, attended_position, weight, and optionally
+            part, lag, item and attended_item.
         options: unused; every kind takes them.
 
     Returns:
@@ -201,9 +201,9 @@ class _ItemMap(NamedTuple):
 def _build_item_map(sequence: Hashable, layer: Hashable, rows: pd.DataFrame) -> _ItemMap:
     """The map of one layer and sequence. Items without names are called by their positions."""
     rows = rows.assign(lag=rows.get("lag", 0))
-    weights = rows.pivot_table(index="position", columns=["lag", "other_position"], values="weight")
+    weights = rows.pivot_table(index="position", columns=["lag", "attended_position"], values="weight")
     items: dict[Any, Any] = {}
-    for position, item in (("position", "item"), ("other_position", "other_item")):
+    for position, item in (("position", "item"), ("attended_position", "attended_item")):
         if item in rows:
             items |= zip(rows[position], rows[item], strict=True)
     lines = escape_names((items.get(position, position) for position in weights.index), NAME_LENGTH)
@@ -319,8 +319,8 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     Coasts and borders are not drawn: plotly downloads them, and pages must open offline.
 
     Args:
-        rows: rows of `attngeo efa attention --places-output`: place, other, latitude, longitude, layer, weight. The
-            weights of earlier times are added.
+        rows: rows of `attngeo efa attention --places-output`: place, attended_place, latitude, longitude, layer,
+            weight. The weights of earlier times are added.
         options: unused; every kind takes them.
 
     Returns:
@@ -333,7 +333,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     masked, sums = _sum_weights(rows)
     layers = sorted(sums["layer"].unique())
     # The largest points are drawn first, so that none is hidden.
-    others = sums[sums["other"] != masked].sort_values("weight", ascending=False)
+    others = sums[sums["attended_place"] != masked].sort_values("weight", ascending=False)
     if others.empty:
         raise DataError(f"no row has another place than {masked}, expected the places that it attends to")
     largest = others["weight"].max()
@@ -348,12 +348,12 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     )
     for row, layer in enumerate(layers, 1):
         places = others[others["layer"] == layer]
-        names = escape_names(places["other"], NAME_LENGTH)
+        names = escape_names(places["attended_place"], NAME_LENGTH)
         _add_places(
             figure,
             places,
             row,
-            customdata=escape_names(places["other"]),
+            customdata=escape_names(places["attended_place"]),
             text=names[:MOST_PLACES_NAMED] + [""] * len(names[MOST_PLACES_NAMED:]),
             textfont={"size": 11},
             marker={
@@ -365,13 +365,13 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             },
             hovertemplate="%{customdata}: %{marker.color:.1%}<extra></extra>",
         )
-        itself = sums[(sums["layer"] == layer) & (sums["other"] == masked)]
+        itself = sums[(sums["layer"] == layer) & (sums["attended_place"] == masked)]
         _add_places(
             figure,
             itself,
             row,
             customdata=itself["weight"],
-            text=[f"<b>{name}</b>" for name in escape_names(itself["other"], NAME_LENGTH)],
+            text=[f"<b>{name}</b>" for name in escape_names(itself["attended_place"], NAME_LENGTH)],
             textfont={"size": 11, "color": MARKED},
             marker={"size": STAR, "symbol": "star", "color": MARKED},
             hovertemplate="%{text}, masked: %{customdata:.1%} to itself<extra></extra>",
@@ -404,7 +404,7 @@ def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
             f"{len(masked_places):,} masked places, expected one; choose it by $where, place=one of: {listed}{more}",
             "where",
         )
-    sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum()
+    sums = rows.groupby(["layer", "attended_place", "latitude", "longitude"], sort=False)["weight"].sum()
     return masked_places[0], sums.reset_index()
 
 

@@ -138,8 +138,8 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """β of each pair of tokens as a map, of one head or summed over the heads of a layer; blank if not seen.
 
     Args:
-        rows: rows of `attngeo gradients --pairs-output`: model, stack, layer, head, position, token, other_position,
-            other_token, beta.
+        rows: rows of `attngeo gradients --pairs-output`: model, stack, layer, head, position, token, attended_position,
+            attended_token, beta.
         options: `layer` and `head` choose the pairs; all heads if `head` is None.
 
     Returns:
@@ -157,7 +157,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if options.head is not None:
         pairs = _choose(pairs, "head", options.head)
         details = f"layer {options.layer}, head {options.head}"
-    table = pairs.groupby(["position", "other_position"])["beta"].sum().unstack()
+    table = pairs.groupby(["position", "attended_position"])["beta"].sum().unstack()
     tokens = pairs.drop_duplicates("position").set_index("position")["token"]
     names = escape_names(tokens[table.index])
     reach = float(table.abs().max().max()) or 1.0

@@ -355,7 +355,9 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="pairs", draw="gradients:draw_pairs", source="pairs", options=("layer", "head", "where"),
-            columns=("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta"),
+            columns=(
+                "model", "stack", "layer", "head", "position", "token", "attended_position", "attended_token", "beta",
+            ),
             description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
         ),
         FigureSpec(
@@ -395,7 +397,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="item-attention", draw="estimators:draw_item_attention", source="weights", options=WHERE,
-            columns=("sequence", "layer", "position", "other_position", "weight"),
+            columns=("sequence", "layer", "position", "attended_position", "weight"),
             description="attention of the items of a sequence on each other, layer by layer",
         ),
         FigureSpec(
@@ -405,7 +407,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="place-attention", draw="estimators:draw_place_attention", source="places", options=WHERE,
-            columns=("place", "other", "latitude", "longitude", "layer", "weight"),
+            columns=("place", "attended_place", "latitude", "longitude", "layer", "weight"),
             description="attention of one place on others, on a map of longitude and latitude",
         ),
     )

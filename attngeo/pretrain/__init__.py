@@ -4,7 +4,7 @@
     AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
     make_options("tiny", …)            what a run depends on: TextPretrainOptions or ImagePretrainOptions
     run(options, folder)               train, and write model, geometry and summary to a folder
-    compare(options, folder, …)        the same for several initialisations, with the same data in the same order
+    compare_runs(options, folder, …)   the same for several initialisations, with the same data in the same order
 
 Names are imported when they are first used.
 """
@@ -17,7 +17,7 @@ from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback
-    from attngeo.pretrain.comparison import Comparison as Comparison, compare as compare
+    from attngeo.pretrain.comparison import Comparison as Comparison, compare_runs as compare_runs
     from attngeo.pretrain.initialisation import initialize as initialize
     from attngeo.pretrain.options import (
         ComparisonOptions as ComparisonOptions,

@@ -70,7 +70,7 @@ class Comparison:
 
 
 class CompareKeywords(ComparisonOptions, StudyOptions):
-    """The keywords of `compare`."""
+    """The keywords of `compare_runs`."""
 
     comparison: ComparisonOptions | None = None
     study: StudyOptions | None = None
@@ -79,7 +79,7 @@ class CompareKeywords(ComparisonOptions, StudyOptions):
 
 
 @takes_after_two(CompareKeywords)
-def compare(
+def compare_runs(
     options: RunOptions,
     folder: str | Path,
     comparison: ComparisonOptions,
@@ -226,7 +226,7 @@ def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
     geometries = {}
     for trained in runs:
         options = trained.options
-        geometry = trained.geometry.copy()
+        geometry = trained.rows.copy()
         is_last = geometry["step"] == geometry["step"].max()
         for name in EVALUATION:
             if name in trained.summary:

@@ -82,7 +82,7 @@ class Run:
     folder: Path
     options: RunOptions
     summary: dict[str, Any]
-    geometry: pd.DataFrame
+    rows: pd.DataFrame
 
 
 def run(

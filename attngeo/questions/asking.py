@@ -77,8 +77,8 @@ def ask(question: Question, subject: Subject, session: Session, *, options: Any)
     assert columns is not None
     frame: pd.DataFrame = (resolve(question.build) or build_frame)(kept.rows, columns)
     frame.attrs = _describe(question, kept, options, identities) | frame.attrs
-    for column, name in zip(question.subjects, ("model", "other"), strict=False):
-        frame[column] = frame.attrs[name]
+    for name in question.subjects:
+        frame[name] = frame.attrs[name]
     return frame
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attngeo.provenance import merge_origins
+from attngeo.questions.rows import ABOUT_BOTH, ABOUT_MODEL
 from attngeo.studies.results import ResultForm, Row
 from attngeo.studies.steps import order_steps
 
@@ -14,14 +15,16 @@ if TYPE_CHECKING:
 
 # What columns of results about models hold; all others hold numbers.
 TEXTS = (
-    "model", "other", "candidate", "verdict", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
-    "objective", "from_route", "to_route", "from_stack", "to_stack", "note",
+    *ABOUT_BOTH, "model_type", "format", "circuit", "stack", "layers", "kind", "objective", "from_route", "to_route",
+    "from_stack", "to_stack", "module", "verdict", "token", "target", "attended_token", "level", "name", "questions",
+    "note",
 )  # fmt: skip
 WHOLE = (
     "parameters", "step", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "from_head",
-    "to_layer", "to_head", "from_heads", "to_heads",
+    "to_layer", "to_head", "from_heads", "to_heads", "token_id", "target_id", "rank", "position",
+    "attended_position", "asked", "known",
 )  # fmt: skip
-FLAGS = ("related",)
+FLAGS = ("related", "above_threshold")
 # The form of the rows that are kept.
 KEPT_FORM = ResultForm(texts=TEXTS, whole=WHOLE, about=("made", "model", "device"))
 
@@ -41,8 +44,8 @@ def set_types(frame: pd.DataFrame) -> pd.DataFrame:
             types[name] = "Int64"
         elif name in FLAGS:
             types[name] = "boolean"
-        elif name not in TEXTS:
-            types[name] = "float64"
+        else:
+            types[name] = "str" if name in TEXTS else "float64"
     return frame.astype(types)
 
 
@@ -65,8 +68,14 @@ def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     about = [frame.attrs for frame in frames]
     if frames and all("other" in of_one for of_one in about):
-        merged = merge_origins([{**of_one, "model": of_one["other"]} for of_one in about])
-        rows.attrs = merged | {"model": about[0]["model"], "other": merged["model"]}
+        merged = merge_origins([_as_of_other(of_one) for of_one in about])
+        of_first = {name: about[0].get(name) for name in ABOUT_MODEL}
+        rows.attrs = merged | of_first | {"other": merged["model"], "other_revision": merged["revision"]}
     else:
         rows.attrs = merge_origins(about)
     return rows
+
+
+def _as_of_other(about: Mapping[Any, Any]) -> dict[Any, Any]:
+    """How a table about a model and another one was made, under the name and the revision of the other."""
+    return {**about, "model": about["other"], "revision": about.get("other_revision")}

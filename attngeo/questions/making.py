@@ -66,7 +66,7 @@ class Making:
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         }  # fmt: skip
         if others:
-            about["other"] = others[0].ref
+            about |= {"other": others[0].ref, "other_revision": others[0].store.revision}
         if any(isinstance(attention.store, AdapterStore) for attention in attentions):
             record = None
         return cls(about, session, record)

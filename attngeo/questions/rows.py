@@ -10,6 +10,9 @@ from attngeo.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+# The first columns of every table about a model, and of one about a model and another one.
+ABOUT_MODEL = ("model", "revision")
+ABOUT_BOTH = (*ABOUT_MODEL, "other", "other_revision")
 PLACE = ("layer", "head")
 IDENTITY = ("model", "stack", *PLACE)
 # Which matrix of a head a row is about; tables of W_qk alone lack it.

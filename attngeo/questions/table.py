@@ -36,19 +36,19 @@ QUESTIONS = {
         ),
         Question(
             "gradients",
-            "attngeo.gradients.options:GradientOptions",
-            "attngeo.gradients.options:gradient_columns",
-            "attngeo.gradients.options:CHECKS",
+            "attngeo.updates.options:GradientOptions",
+            "attngeo.updates.options:gradient_columns",
+            "attngeo.updates.options:CHECKS",
             title="Updates of attention",
-            table="attngeo.gradients.table:measure_rows",
+            table="attngeo.updates.table:measure_rows",
         ),
         Question(
             "positions",
-            "attngeo.positions.options:PositionOptions",
-            "attngeo.positions.options:position_columns",
-            "attngeo.positions.options:CHECKS",
+            "attngeo.offsets.options:PositionOptions",
+            "attngeo.offsets.options:position_columns",
+            "attngeo.offsets.options:CHECKS",
             title="Positions that heads look at",
-            rows="attngeo.positions.computing:measure_sites",
+            rows="attngeo.offsets.computing:measure_sites",
             keeps="positions",
             form=FORM,
         ),
@@ -82,7 +82,7 @@ QUESTIONS = {
             "attngeo.changes.lineage_options:CHECKS",
             title="Lineage",
             rows="attngeo.changes.relating:relate_sites",
-            subjects=("model", "candidate"),
+            subjects=("model", "other"),
             list_subjects="attngeo.changes.lineage:list_candidates",
             keeps="lineage",
             form=FORM,
@@ -126,6 +126,16 @@ QUESTIONS = {
     )
 }
 
+# The tables of commands that are no questions: a recipe does not ask them.
+TABLES = {
+    table.name: table
+    for table in (
+        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:COLUMNS"),
+        Question("nearest", "attngeo.analogies.options:NearestOptions", "attngeo.analogies.options:NEAREST_COLUMNS"),
+        Question("verify", "attngeo.verification.verify:VerifyKeywords", "attngeo.verification.verify:verify_columns"),
+    )
+}
+
 # The columns by which rows of scores, changes, positions, and curves of trainings are told apart.
 SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
 CHANGE_KEYS = ("model", "other", "stack", "layer", "head", "change", "cosine")
@@ -145,8 +155,8 @@ VIEWS = {
             "attngeo.changes.compare_options:summarize_changes", "attngeo.changes.compare_options:summary_columns",
         ),
         View(
-            "quartiles and maximum over heads", POSITION_KEYS, "attngeo.positions.options:summarize_positions",
-            "attngeo.positions.options:summary_columns",
+            "quartiles and maximum over heads", POSITION_KEYS, "attngeo.offsets.options:summarize_positions",
+            "attngeo.offsets.options:summary_columns",
         ),
     ),
     "published": (

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The columns that may name a model or a file.
-NAMING = ("model", "other", "candidate", "init", "note")
+NAMING = ("model", "other", "init", "note")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
 RUNS, INPUTS = "runs", "inputs.json"
 
@@ -223,13 +223,13 @@ def _resolve_unless_name(option: str, value: str, workplace: Workplace) -> str:
 
 def _train_or_resume(options: Mapping[str, Any], folder: Path, workplace: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
-    from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.comparison import build_curves, compare_runs
     from attngeo.pretrain.runs import run_or_read
 
     comparison, rest = separate_comparison(options)
     training = make_options(**rest)
     if comparison.compare is not None:
-        curves = compare(
+        curves = compare_runs(
             training,
             folder,
             comparison=comparison,

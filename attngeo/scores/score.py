@@ -14,6 +14,7 @@ from attngeo.choices import Circuit, one_of
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions, parse_scores
 from attngeo.scores.spec import SPREADS, score_names, z_columns
@@ -37,7 +38,7 @@ def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -
     """
     circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
     return (
-        "model", "revision", "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
+        *ABOUT_MODEL, "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
         "parameters", "format", *score_names(parse_scores(scores)), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
@@ -55,7 +56,7 @@ class ScoreKeywords(ScoreOptions, RevisionOptions, HubAccess, ResultOptions, Stu
 
 @takes(ScoreKeywords)
 def score(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
+    models: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of the attention of models.
 
@@ -64,7 +65,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     computed twice, and after an interruption no finished layer is read again.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+        models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
             several, with patterns such as `org/name@step*` and `./checkpoints/*`. One that fails raises its error after
             the others are scored and kept. Checkpoints of a training are in the order of their steps.
         options: what is scored, and how; its fields are keywords, too:
@@ -81,8 +82,8 @@ def score(  # noqa: D417 - the keywords are those of a session
 
     Returns:
         A DataFrame with one row for each layer (`head` is missing) and head, of each circuit. Its columns are
-        `score_columns(scores, circuit)`; scores are missing if the form is zero or not finite, and `note` says why. Its
-        `attrs` say how it was made.
+        `attngeo.columns("score", scores=…, circuit=…)`; scores are missing if the form is zero or not finite, and
+        `note` says why. Its `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -94,6 +95,6 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    models = expand_models(model, session.hub)
-    refuse_repeated_revisions(models, revisions, session)
-    return ask_for_one_table(QUESTIONS["score"], model if models == [model] else models, session, options=options)
+    listed = expand_models(models, session.hub)
+    refuse_repeated_revisions(listed, revisions, session)
+    return ask_for_one_table(QUESTIONS["score"], models if listed == [models] else listed, session, options=options)

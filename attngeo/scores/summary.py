@@ -38,7 +38,7 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
 
 
 def summary_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
-    """The columns of `summarize`, in their order, for rows with these optional scores, named as for `score_columns`.
+    """The columns of `summarize`, in their order, for rows with these optional scores, named as for `score`.
 
     Raises UsageError for an unknown score.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The columns, and the entries of `attrs`, that name a model.
-NAMING = ("model", "other", "candidate")
+NAMING = ("model", "other")
 # The entry of `attrs` that lists the models of a table before rows were selected: labels of the others are no mistake.
 ALL_MODELS = "all_models"
 

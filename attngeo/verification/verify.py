@@ -17,13 +17,15 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.choices import Parts
+from attngeo.choices import Parts, one_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, name_layers, pattern_of
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
+from attngeo.questions.frames import build_frame
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.session import Session
 from attngeo.verification.checking import (
     COMPARED,
@@ -37,9 +39,6 @@ from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import open_running, silence_libraries
 
-VERIFICATION_COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
-# If values and outputs are compared, too.
-CIRCUIT_COLUMNS = ("model", "stack", "layer", "circuit", "module", "verdict", "difference")
 AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
 # Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
 FAILING = {
@@ -52,6 +51,15 @@ UNCHECKED = {
     "only in the file": "is not in the running model",
     "not known": "has values or outputs in a form that no layout knows",
 }
+
+
+def verify_columns(parts: Parts = "qk") -> tuple[str, ...]:
+    """The columns of the table of `verify`, in their order. A table of queries and keys alone has none of its circuit.
+
+    Raises UsageError for unknown parts.
+    """
+    circuits = () if one_of("parts", parts, Parts) == "qk" else ("circuit",)
+    return (*ABOUT_MODEL, "stack", "layer", *circuits, "module", "verdict", "difference", "note")
 
 
 class VerifyKeywords(HubAccess):
@@ -100,6 +108,8 @@ def verify(  # noqa: D417 - the other keywords are those of a session
             not run             no inputs were found that reach the module
             only in the file    the model in memory has no such site: its class leaves out this part
 
+        `note` has caveats of the site.
+
         Its `attrs`: `model`, `revision`; `skipped`, what is left out, name pattern → reason; `unexplained`, name
         patterns of other modules that attend and that are neither read nor left out; `problem`, why the whole model
         does not run, or "".
@@ -147,14 +157,27 @@ def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.Data
             verdicts = [(check.site, *_judge_circuit(check, circuit)) for check in findings.checks]
             verdicts += [(site, "only in the file", math.nan) for site in only_saved]
             verdicts += [(site, "only in memory", math.nan) for site in in_memory]
-            rows += [(store.ref, site.stack, site.layer, circuit, site.module, *rest) for site, *rest in verdicts]
-    frame = pd.DataFrame(rows, columns=list(CIRCUIT_COLUMNS)).astype({"layer": "Int64"})
-    if parts == "qk":
-        frame = frame[list(VERIFICATION_COLUMNS)]
+            rows += [_build_row(site, circuit, verdict, difference) for site, verdict, difference in verdicts]
+    of_model = {"model": store.ref, "revision": store.revision}
+    frame = build_frame([of_model | row for row in rows], verify_columns(parts))
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
     return frame
+
+
+def _build_row(site: AttentionSite, circuit: str, verdict: str, difference: float) -> dict[str, Any]:
+    """The row of one circuit of a site, without what all rows of the model have in common."""
+    notes = site.notes if circuit == "qk" else site.output_notes
+    return {
+        "stack": site.stack,
+        "layer": site.layer,
+        "circuit": circuit,
+        "module": site.module,
+        "verdict": verdict,
+        "difference": difference,
+        "note": "; ".join(map(str, notes)),
+    }
 
 
 def _judge_circuit(check: SiteCheck, circuit: str) -> tuple[str, float]:

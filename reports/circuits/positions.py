@@ -24,7 +24,6 @@ from attngeo.figures.style import finish_figure
 from attngeo.geometry.forms import Form
 from attngeo.geometry.positions import FAST, PairStatistics, pair_statistics, previous_token, rotary_kernel
 from attngeo.layouts.positions import SiteRotation, find_rotation
-from attngeo.positions import measure
 
 HERE = Path(__file__).parent
 PRETRAINED = HERE.parents[1] / "build/pretrained"
@@ -120,9 +119,9 @@ def measure_fast_pairs(model: Any, stack: str, *, folded: bool) -> pd.DataFrame:
 def join_measures(name: str, model: Any, attention: pd.DataFrame, stack: str = "decoder") -> pd.DataFrame:
     """A row for each head: what it attends to, and what its weights say without and with norms and biases."""
     place = ["layer", "head"]
-    plain = measure(model, stack=stack, fresh=True)[[*place, *MEASURED]]
+    plain = attngeo.positions(model, stack=stack, fresh=True)[[*place, *MEASURED]]
     plain = plain.merge(measure_fast_pairs(model, stack, folded=False), "left", on=place)
-    folded = measure(model, stack=stack, fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
+    folded = attngeo.positions(model, stack=stack, fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
     folded = folded.merge(measure_fast_pairs(model, stack, folded=True), "left", on=place)
     folded = folded.rename(columns={column: f"folded_{column}" for column in folded if column not in place})
     rows = attention.merge(plain, on=place).merge(folded, on=place)

@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attngeo
 from attngeo.circuits.compose import compose
-from attngeo.positions import measure
 from attngeo.pretrain import TextPretrainOptions, run
 from attngeo.pretrain.repeats import SYLLABLES, TIMES
 
@@ -79,7 +78,7 @@ def measure_heads(model: Path, seed: int) -> pd.DataFrame:
     running.eval()
     with torch.inference_mode():
         attention = tabulate_attention(running(draw_tokens(tokeniser), output_attentions=True).attentions)
-    looks = measure(model, fresh=True)[["layer", "head", "fast_share", "previous_token", "peak"]]
+    looks = attngeo.positions(model, fresh=True)[["layer", "head", "fast_share", "previous_token", "peak"]]
     copying = [
         {"layer": layer, "head": head, "copying": written.attrs["copying_score"]}
         for layer, head in itertools.product(range(2), range(4))

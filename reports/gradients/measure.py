@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
+import attngeo
 from attngeo import attention_sites, symmetry
 from attngeo.attention.weights import SiteWeights
 from attngeo.choices import Objective
-from attngeo.gradients import GradientCallback, measure, read_batches
-from attngeo.gradients.options import GradientOptions
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.text import prepare_text
+from attngeo.updates import GradientCallback, read_batches
+from attngeo.updates.options import GradientOptions
 
 HERE = Path(__file__).parent
 DEMO_SEEDS, TRAINING_SEEDS = range(5), range(2)
@@ -85,7 +86,7 @@ def score_heads(wq: Tensor, wk: Tensor) -> list[float]:
 def measure_demos(wikitext: str) -> pd.DataFrame:
     """Both demo models on two texts, by both objectives: five draws of 96 sequences of 32 tokens, as in training."""
     frames = [
-        measure(model, text=text, objective=objective, sequences=96, seq_len=32, seed=seed).rows.assign(
+        attngeo.gradients(model, text=text, objective=objective, sequences=96, seq_len=32, seed=seed).rows.assign(
             text=name, seed=seed
         )
         for model in ("demo:encoder", "demo:decoder")
@@ -99,7 +100,9 @@ def measure_demos(wikitext: str) -> pd.DataFrame:
 def measure_lengths() -> pd.DataFrame:
     """`demo:decoder` on the novels, with sequences as long as in training and twice as long: five draws of 96."""
     frames = [
-        measure("demo:decoder", sequences=96, seq_len=length, seed=seed).rows.assign(seq_len=length, seed=seed)
+        attngeo.gradients("demo:decoder", sequences=96, seq_len=length, seed=seed).rows.assign(
+            seq_len=length, seed=seed
+        )
         for length in LENGTHS
         for seed in DEMO_SEEDS
     ]

@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.geometry.scores import measure_spread
-from attngeo.gradients.recording import SiteGradients, record_gradients
 from attngeo.papers.residuals import USUAL
 from attngeo.papers.saponati2025.roles import count_roles
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.tokeniser import load_tokeniser
+from attngeo.updates.recording import SiteGradients, record_gradients
 
 HERE = Path(__file__).parent
 # The longest row, which the models were trained with; tokens of one run; tokens that are measured.

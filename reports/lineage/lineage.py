@@ -181,7 +181,7 @@ def test(pair: Pair) -> dict[str, Any]:
     """The row of a pair."""
     row = attngeo.lineage(pair.model, pair.candidate, align=pair.align).rename(columns={"similarity_z": "z"}).iloc[0]
     tested = {name: row[name] for name in COLUMNS}
-    names = {"model": pair.model.name, "candidate": pair.candidate.name}
+    names = {"model": pair.model.name, "other": pair.candidate.name}
     configs = [json.loads((folder / "config.json").read_text()) for folder in (pair.model, pair.candidate)]
     return {"family": pair.family, "kind": pair.kind, "align": pair.align, **names, **tested} | {
         "same_configuration": configs[0] == configs[1]
@@ -279,7 +279,7 @@ def measure_spectra() -> pd.DataFrame:
             {
                 "kind": kind,
                 "model": name,
-                "candidate": candidate,
+                "other": candidate,
                 "width": forms[0].left.shape[2],
                 "heads": len(shares),
                 "median_share": shares.median().item(),
@@ -333,7 +333,7 @@ def measure_permuted(folder: Path) -> pd.DataFrame:
                 )
             ]
             permuted = torch.stack(layers).mean(0)[: 1 + len(coordinates.orders)]
-            rows.append({"family": family, "model": one.name, "candidate": other.name} | judge(permuted)._asdict())
+            rows.append({"family": family, "model": one.name, "other": other.name} | judge(permuted)._asdict())
     return pd.DataFrame(rows)
 
 

@@ -48,10 +48,10 @@ def test_results_of_several_models_state_the_revision_of_each(tmp_path: Path) ->
     embedding, lines = planted()
     path = write_questions(tmp_path / "q.txt", {"all": lines})
     others = [replace(embedding, ref=name, revision=revision) for name, revision in (("a", "1" * 40), ("b", None))]
-    about = attngeo.analogy(others, questions=path).scores.attrs
+    about = attngeo.analogy(others, questions=path).rows.attrs
     assert (about["model"], about["revision"]) == ("a, b", {"a": "1" * 40, "b": None})
     assert name_commits(about) == f"a@{'1' * 40}, b"
-    about = attngeo.analogy(others[0], questions=path).scores.attrs
+    about = attngeo.analogy(others[0], questions=path).rows.attrs
     assert (about["model"], about["revision"], name_commits(about)) == ("a", "1" * 40, f"a@{'1' * 40}")
 
 
@@ -108,7 +108,7 @@ def test_an_answer_that_is_named_twice_counts_once(case: str) -> None:
 def test_a_planted_structure_is_solved(options: dict[str, Any], tmp_path: Path) -> None:
     embedding, lines = planted()
     path = write_questions(tmp_path / "q.txt", {"planted": lines})
-    overall = attngeo.analogy(embedding, questions=path, **options).scores.iloc[-1]
+    overall = attngeo.analogy(embedding, questions=path, **options).rows.iloc[-1]
     assert (overall["known"], overall["accuracy"], overall["mean_rank"], overall["mrr"]) == (len(lines), 1, 1, 1)
     assert overall["top5"] == 1
     assert overall[["accuracy_low", "accuracy_high"]].isna().all()  # a bootstrap of nothing but right answers
@@ -119,7 +119,7 @@ def test_a_planted_structure_is_solved(options: dict[str, Any], tmp_path: Path) 
 def test_a_planted_structure_is_found_by_angles_too(method: str, tmp_path: Path) -> None:
     embedding, lines = planted(width=60)
     path = write_questions(tmp_path / "q.txt", {"planted": lines})
-    overall = attngeo.analogy(embedding, questions=path, method=method, normalize=True).scores.iloc[-1]
+    overall = attngeo.analogy(embedding, questions=path, method=method, normalize=True).rows.iloc[-1]
     assert overall["accuracy"] > 0.9
 
 
@@ -128,7 +128,7 @@ def test_vectors_in_memory_of_the_same_name_are_told_apart() -> None:
     first, second = (keyed(labels, generator.standard_normal((30, 4))) for _ in range(2))
     lines = [" ".join(labels[i : i + 4]).split() for i in range(20)]
     result = attngeo.analogy([first, table(generator.standard_normal((30, 4)), labels), second], questions=lines)
-    names = result.scores["model"].drop_duplicates().tolist()
+    names = result.rows["model"].drop_duplicates().tolist()
     assert names == ["KeyedVectors", "table", "KeyedVectors (2)"]
     alone = attngeo.analogy(second, questions=lines).questions
     own = result.questions[result.questions["model"] == names[2]]

@@ -54,7 +54,7 @@ def test_the_questions_that_bert_knows_are_the_published_ones() -> None:
     embedding = table(np.random.default_rng(0).standard_normal((len(labels), 3)), labels)
     for keep, count in ((True, 12154), (False, 11983)):
         result = attngeo.analogy(embedding, keep_duplicates=keep, answers="all", n_draws=0)
-        overall = result.scores.set_index("name").loc["overall"]
+        overall = result.rows.set_index("name").loc["overall"]
         assert (overall["known"], overall["asked"]) == (count, 19544 if keep else 19544 - 171)
         known = result.questions[result.questions["known"]]
         asked = (known["a"] + " " + known["b"] + " " + known["c"] + " " + known["answer"]).str.lower()

@@ -14,7 +14,7 @@ from attngeo.changes.compare_options import CompareOptions
 from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.errors import UsageError
-from attngeo.positions.options import PositionOptions
+from attngeo.offsets.options import PositionOptions
 from attngeo.questions.asking import ask
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.matrices import count_outliers

@@ -8,8 +8,8 @@ import torch
 import transformers
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from attngeo.gradients.recording import record_gradients
-from attngeo.gradients.statistics import tabulate_site
+from attngeo.updates.recording import record_gradients
+from attngeo.updates.statistics import tabulate_site
 
 SEQUENCES, TOKENS = 8, 64
 MOST = 3.0

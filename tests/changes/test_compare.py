@@ -21,7 +21,7 @@ from support.peft_adapters import load_by_peft, make_llama, write_adapter, write
 from torch import Tensor
 
 import attngeo
-from attngeo.changes.compare_options import OVERLAPS, compare_columns, number_columns
+from attngeo.changes.compare_options import OVERLAPS, number_columns
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
@@ -106,7 +106,7 @@ def assert_close(got: Any, expected: Any, tolerance: float = 1e-8) -> None:
 def test_changes_are_those_of_formed_matrices_over_all_offsets(tmp_path: Path) -> None:
     state, other = weights(), add_noise(weights(), 0.3)
     rows = compare(tmp_path, state, other, per_head=True)
-    assert list(rows.columns) == list(compare_columns())
+    assert list(rows.columns) == list(attngeo.columns("compare"))
     assert len(rows) == 2 * (1 + HEADS)
     for layer in (0, 1):
         q, k = cut(state, layer, "q"), cut(state, layer, "k")
@@ -201,7 +201,7 @@ def test_values_and_outputs_may_be_turned_by_any_matrix(tmp_path: Path) -> None:
 
     turned = edit(state, turn, "vo")
     rows = compare(tmp_path, state, turned, circuit="ov", per_head=True)
-    assert list(rows.columns) == list(compare_columns("ov"))
+    assert list(rows.columns) == list(attngeo.columns("compare", circuit="ov"))
     assert rows.change.max() < 10 * NOTHING
     assert rows[[*OVERLAPS["ov"]]].min(axis=None) > 1 - NOTHING
     noisy = add_noise(state, 0.2)
@@ -600,6 +600,8 @@ def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:
     rows = attngeo.compare(folders)
     assert rows.other.tolist() == [folder for folder in folders[1:] for _ in (0, 1)]
     assert rows.model.unique().tolist() == [folders[0]]
+    assert (rows.attrs["model"], rows.attrs["other"]) == (folders[0], ", ".join(folders[1:]))
+    assert (rows.attrs["revision"], rows.attrs["other_revision"]) == (None, None)
     assert rows.groupby("other").change.mean().is_monotonic_increasing
 
 

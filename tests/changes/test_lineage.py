@@ -36,7 +36,6 @@ from transformers import IJepaConfig, IJepaModel
 
 import attngeo
 from attngeo.attention.finding import sites_of
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.geometry.lineage import draw_coordinates
@@ -166,7 +165,7 @@ def test_adapters_are_candidates(tmp_path: Path) -> None:
 def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> None:
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
     rows = attngeo.lineage(folder, others)
-    assert list(rows.columns) == list(LINEAGE_COLUMNS)
+    assert list(rows.columns) == list(attngeo.columns("lineage"))
     assert str(rows["related"].dtype) == "boolean"
     assert rows["related"].tolist() == [False] * 5
     assert rows["verdict"].tolist() == ["no evidence"] * 5

@@ -25,7 +25,6 @@ from support.peft_adapters import draw_updates
 from support.tiny_models import TINY_MODELS, build
 
 import attngeo
-from attngeo import positions
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.reporting.report import build_report
 
@@ -245,7 +244,7 @@ def test_an_adapter_beside_config_json_on_the_hub_is_never_kept(
     here.repositories |= {"org/adapter": adapter, "org/other": other}
     questions: dict[str, Callable[[], pd.DataFrame]] = {
         "score": lambda: attngeo.score("org/adapter"),
-        "positions": lambda: positions.measure("org/adapter"),
+        "positions": lambda: attngeo.positions("org/adapter"),
         "compare": lambda: attngeo.compare(["org/adapter", "org/other"]),
         "lineage": lambda: attngeo.lineage("org/other", "org/adapter", n_permutations=19),
     }

@@ -47,7 +47,7 @@ def test_pairs_are_the_largest_of_the_formed_matrix(head: int, tokeniser: Any) -
     formed = form_llama(model, 1, head)
     expected = formed.flatten().sort(descending=True).values[:20]
     assert found["value"].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
-    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["other_id"]].tolist(), rel=1e-5)
+    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["target_id"]].tolist(), rel=1e-5)
     assert found["rank"].tolist() == list(range(1, 21))
     assert set(found["kind"]) == {"attends"}
     named = found.loc[found["token_id"] > 3, ["token", "token_id"]].to_numpy().tolist()
@@ -73,7 +73,7 @@ def test_what_a_head_writes_is_that_of_the_formed_matrix(tokeniser: Any) -> None
     assert found["kind"].tolist() == ["promotes"] * 15 + ["suppresses"] * 15
     ordered = formed.flatten().sort().values.tolist()
     assert found["value"].tolist() == pytest.approx([*ordered[:-16:-1], *ordered[:15]], rel=1e-4)
-    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["other_id"]].tolist(), rel=1e-4)
+    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["target_id"]].tolist(), rel=1e-4)
     eigenvalues = torch.linalg.eigvals(formed)
     expected = (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
     assert found.attrs["copying_score"] == pytest.approx(expected, abs=1e-4)
@@ -169,7 +169,7 @@ def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path
     assert found["token"].tolist() == ["w5"] * 4 + ["##s"] * 4
     for token, rows in found.groupby("token_id"):
         expected = formed[token].sort(descending=True)
-        assert rows["other_id"].tolist() == expected.indices[:4].tolist()
+        assert rows["target_id"].tolist() == expected.indices[:4].tolist()
         assert rows["value"].tolist() == pytest.approx(expected.values[:4].tolist(), rel=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tok
         attention.key.weight.copy_(attention.query.weight)
     found = attngeo.words(model, layer=0, head=1, top=5, tokeniser=tokeniser, device="cpu")
     assert excess() > 1.25
-    assert found["token"].tolist() == found["other"].tolist()
+    assert found["token"].tolist() == found["target"].tolist()
 
 
 def test_chance_is_that_of_shuffled_dimensions(tokeniser: Any) -> None:

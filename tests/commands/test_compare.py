@@ -140,7 +140,7 @@ def test_several_models_have_a_line_each(inside: Command, folders: tuple[Path, P
 def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[Path, Path]) -> None:
     run = inside("compare", *folders, "--fail-if", "heads.change.max > 0.4", "--format", "csv")
     assert run.returncode == 1
-    assert run.stdout.startswith("model,other,")
+    assert run.stdout.startswith("model,revision,other,")
     assert_states(run.stderr, "check failed", folders[1], "heads.change.max is 0.5")
     run = inside("compare", *folders, "--fail-if", "cosine.min < 0.5 or symmetry_other.max > 1", "--per-head", "-q")
     assert_fails(run, 2, "--per-head", "layers.cosine.min")
@@ -197,6 +197,8 @@ def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp
     rows = pd.DataFrame(json.loads(run.stdout))
     assert rows["model"].unique().tolist() == ["org/name@step2"]
     assert rows["other"].unique().tolist() == ["org/name@step3", "org/name@step10"]
+    assert rows["revision"].unique().tolist() == [f"{2:040x}"]
+    assert rows["other_revision"].unique().tolist() == [f"{3:040x}", f"{10:040x}"]
     expected = [(1.03 / 1.02) ** 2 - 1, (1.10 / 1.02) ** 2 - 1]
     assert rows.groupby("other", sort=False)["change"].first().tolist() == pytest.approx(expected, rel=1e-5)
     for file in (tmp_path / "3").iterdir():

@@ -14,10 +14,10 @@ from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
-from attngeo.gradients.options import GradientOptions
+from attngeo.offsets.options import PositionOptions
 from attngeo.options import PANELS, Options, choices_of, options_of
-from attngeo.positions.options import PositionOptions
 from attngeo.scores.options import ScoreOptions
+from attngeo.updates.options import GradientOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,

@@ -336,7 +336,7 @@ def test_wide_tables_keep_their_numbers_whole(inside: Command, tmp_path: Path) -
     rows.assign(value=draw.normal(size=45), **given).to_csv(table, index=False)
     inside("efa", "fit", table, *SMALL, *(f"--lags={name}" for name in given), "--save", model, "-q")
     weights = pd.DataFrame(json.loads(inside("efa", "attention", model, table, "--format", "json").stdout))
-    mean = weights.query("sequence == 0 and layer == 0 and row == 0").groupby(["lag", "other"])["weight"].mean()
+    mean = weights.query("sequence == 0 and layer == 0 and row == 0").groupby(["lag", "attended_row"])["weight"].mean()
     shown = inside("efa", "attention", model, table).stdout
     first = next(line for line in shown.splitlines() if line.strip().startswith("1 item 0"))
     found = re.findall(r"(\d+) item \d+(?: t-(\d))?: (\d\.\d\d)", first)

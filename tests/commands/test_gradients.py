@@ -24,10 +24,9 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.gradients import measure
-from attngeo.gradients.options import gradient_columns
 from attngeo.pretrain.sources import open_text
 from attngeo.reporting.report import build_report
+from attngeo.updates.options import gradient_columns
 
 SIZE = ("--sequences", 4, "--seq-len", 12)
 
@@ -64,7 +63,7 @@ def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
 def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path) -> None:
     run = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--seed", 3, "--format", "csv")
     assert run.returncode == 0
-    rows = measure("demo:decoder", text=str(text), sequences=4, seq_len=12, seed=3).rows
+    rows = library.gradients("demo:decoder", text=str(text), sequences=4, seq_len=12, seed=3).rows
     printed = pd.read_csv(io.StringIO(run.stdout))
     assert printed["symmetry"].tolist() == pytest.approx(rows["symmetry"].tolist(), abs=1e-5)
     foreign = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--objective", "mlm", "--format", "json")
@@ -122,7 +121,7 @@ tables = [{ of = "updates", show = "summary" }]
 @pytest.mark.usefixtures("no_pictures")
 def test_a_recipe_asks_and_draws(text: Path, tmp_path: Path) -> None:
     shutil.copy(text, tmp_path / "part.txt")
-    gradients = measure("demo:encoder", text=str(text), sequences=4, seq_len=12)
+    gradients = library.gradients("demo:encoder", text=str(text), sequences=4, seq_len=12)
     gradients.tabulate_pairs().to_csv(tmp_path / "pairs.csv", index=False)
     (tmp_path / "r.toml").write_text(RECIPE)
     made = build_report(tmp_path / "r.toml", tmp_path / "out")
@@ -136,7 +135,10 @@ def test_a_recipe_asks_and_draws(text: Path, tmp_path: Path) -> None:
 
 
 def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> None:
-    both = [measure("demo:encoder", text=str(text), sequences=4, seq_len=12, objective=each) for each in ("mlm", "clm")]
+    both = [
+        library.gradients("demo:encoder", text=str(text), sequences=4, seq_len=12, objective=each)
+        for each in ("mlm", "clm")
+    ]
     figure = library.plot("updates", [gradients.rows for gradients in both])
     named = [trace for trace in figure.data if trace.showlegend is not False]
     assert [trace.name for trace in named] == ["encoder (mlm)", "decoder (clm)"]
@@ -155,7 +157,7 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
         assert list(drawn.layout.xaxis.ticktext) == both[1].tokens
         (trace,) = drawn.data
         part = pairs[(pairs["layer"] == 2) & (pairs["head"] == head if head is not None else True)]
-        total = part[(part["position"] == 5) & (part["other_position"] == 4)]["beta"].sum()
+        total = part[(part["position"] == 5) & (part["attended_position"] == 4)]["beta"].sum()
         assert trace.z[5][4] == pytest.approx(total)
         assert pd.isna(trace.z[4][5])
     for options, facts in (({"layer": 7}, ["layer", 7]), ({"layer": 0, "head": 9}, ["head", 9])):

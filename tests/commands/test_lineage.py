@@ -14,7 +14,7 @@ from support.messages import assert_fails
 from support.origins import add_noise, permutation, rotation, turn_stream
 
 import attngeo as library
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS, VERDICTS
+from attngeo.changes.lineage_options import VERDICTS
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError
 from attngeo.reporting.report import build_report
 
@@ -95,7 +95,7 @@ def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> No
     assert (run.returncode, run.stderr) == (0, "")
     rows = library.lineage(models / "base", models / "tuned", n_permutations=19)
     for read in (pd.read_csv(io.StringIO(run.stdout)), pd.read_csv("l.csv"), pd.read_parquet("l.parquet")):
-        assert list(read.columns) == list(LINEAGE_COLUMNS)
+        assert list(read.columns) == list(library.columns("lineage"))
         assert read["related"].isna().tolist() == [False, True]
         assert read["verdict"].tolist() == ["related", "not testable"]
         assert bool(read["related"][0])
@@ -107,7 +107,7 @@ def test_candidates_of_a_file_and_one_that_fails_costs_its_row(inside: Command, 
     (models / "list.txt").write_text("./stranger  # of another seed\n./mlp\n./tuned\n")
     run = inside("lineage", "./base", "./tuned", "--models", "list.txt", *FEW, "--format", "csv")
     assert run.returncode == 4
-    assert pd.read_csv(io.StringIO(run.stdout))["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert pd.read_csv(io.StringIO(run.stdout))["other"].tolist() == ["./tuned", "./stranger"]
     assert "./mlp: no query-key attention" in run.stderr
     run = inside("lineage", "./base", "./mlp", "./none", *FEW)
     assert (run.returncode, run.stdout) == (4, "")
@@ -157,6 +157,6 @@ def test_a_recipe_compares_the_first_model_with_the_others(models: Path) -> None
     assert len(made.failures) == 1
     assert "./none" in str(made.failures[0])
     rows = pd.read_csv(models / "page/tables/lineage.csv")
-    assert rows["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert rows["other"].tolist() == ["./tuned", "./stranger"]
     assert rows["model"].unique().tolist() == ["./base"]
     assert "no evidence" in made.page.read_text()

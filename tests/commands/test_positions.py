@@ -25,8 +25,7 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.positions import measure, position_columns
-from attngeo.positions.options import KERNEL
+from attngeo.offsets.options import KERNEL
 from attngeo.reporting.report import build_report
 
 
@@ -44,10 +43,10 @@ def test_the_table_fits_80_columns_and_files_have_a_row_for_each_head(
     assert run.returncode == 0
     assert run.stderr == "attngeo: note: decoder, layers 0-1: rotary embeddings\n"
     assert max(map(len, run.stdout.splitlines())) <= 80
-    rows = measure(model)
+    rows = library.positions(model)
     for file in files:
         read = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}[file.suffix[1:]](file)
-        assert list(read.columns) == list(position_columns())
+        assert list(read.columns) == list(library.columns("positions"))
         assert read["fast_share"].tolist() == pytest.approx(rows["fast_share"].tolist())
     lines = [line.split() for line in run.stdout.splitlines()]
     first = rows[rows["layer"] == 0]
@@ -85,7 +84,7 @@ def test_models_without_rotary_embeddings_are_ranked_by_the_kernel(inside: Comma
     assert "excess" not in run.stdout
     assert "128 positions of bert.embeddings.position_embeddings.weight" in run.stderr
     assert inside("positions", "demo:decoder", "--summary").stderr.endswith(run.stderr)
-    rows = measure("demo:decoder")
+    rows = library.positions("demo:decoder")
     best = rows.loc[rows["previous_token"].idxmax()]
     lines = [line.split() for line in run.stdout.splitlines()]
     start = next(number for number, line in enumerate(lines) if line[:3] == ["heads", "with", "the"])
@@ -150,14 +149,14 @@ def test_a_recipe_asks_and_draws(model: Path, tmp_path: Path) -> None:
     rows = pd.read_csv(tmp_path / "out/tables/positions.csv")
     assert rows["model"].unique().tolist() == ["./model", "demo:decoder"]
     own = rows[rows["model"] == "./model"]
-    assert own["fast_share"].tolist() == pytest.approx(measure(model)["fast_share"].tolist())
+    assert own["fast_share"].tolist() == pytest.approx(library.positions(model)["fast_share"].tolist())
     (tmp_path / "r.toml").write_text(RECIPE.replace("fast_share", "fast_shar"))
     with refuses(UsageError, "did you mean fast_share"):
         build_report(tmp_path / "r.toml", tmp_path / "again")
 
 
 def test_the_map_shows_the_share_of_each_head(model: Path) -> None:
-    rows = measure(model)
+    rows = library.positions(model)
     figure = library.plot("position-map", rows)
     (trace,) = figure.data
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, rows["fast_share"].max())
@@ -172,7 +171,7 @@ def test_the_map_shows_the_share_of_each_head(model: Path) -> None:
 
 
 def test_the_kernel_is_shown_against_its_mean(model: Path, tmp_path: Path) -> None:
-    rows = measure(model)
+    rows = library.positions(model)
     rows.to_csv(tmp_path / "p.csv", index=False)
     for source in (rows, model, tmp_path / "p.csv"):
         (trace,) = library.plot("position-kernel", source, layer=1).data

@@ -16,7 +16,6 @@ from attngeo.commands.app import load_command
 
 import attngeo
 from attngeo.errors import ModelNotFoundError, UsageError
-from attngeo.positions import measure
 from attngeo.reporting.report import build_report
 
 PAGE = Path(__file__).parents[2] / "commands/SHARED_OPTIONS.md"
@@ -66,7 +65,7 @@ def test_one_model_that_fails_costs_its_rows_and_exit_code_4(
         done = inside(*arguments, *chosen, cwd=tmp_path)
         assert done.returncode == 4, done.stderr
         rows = pd.read_csv(StringIO(done.stdout))
-        other = next(name for name in ("other", "candidate", "model") if name in rows)
+        other = next(name for name in ("other", "model") if name in rows)
         assert sorted(rows[other].unique()) == sorted(models)
         values = rows[column].dropna()
         assert values.is_monotonic_decreasing
@@ -91,13 +90,13 @@ def test_a_recipe_asks_for_the_same_rows(command: str, tmp_path: Path) -> None:
     made = build_report(tmp_path / "r.toml", tmp_path / "out")
     assert [failure.what for failure in made.failures] == [MISSING]
     rows = pd.read_csv(tmp_path / "out/tables/rows.csv")
-    other = next(name for name in ("other", "candidate", "model") if name in rows)
+    other = next(name for name in ("other", "model") if name in rows)
     assert list(rows[other].unique()) == models
     assert {check.model: check.failed for check in made.checks} == {MISSING: True} | dict.fromkeys(models, False)
 
 
 def test_python_takes_several_models_too() -> None:
-    for ask in (measure, attngeo.compose, attngeo.score):
+    for ask in (attngeo.positions, attngeo.compose, attngeo.score):
         rows = ask([ENCODER, DECODER])
         assert rows["model"].drop_duplicates().tolist() == [ENCODER, DECODER]
         alone = ask(DECODER)
@@ -118,7 +117,7 @@ def test_a_pattern_alone_is_several_models_in_python(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for step in (2, 10):
         shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / f"run/checkpoint-{step}")
-    for ask in (measure, attngeo.compose, attngeo.score):
+    for ask in (attngeo.positions, attngeo.compose, attngeo.score):
         assert ask("run/checkpoint-*")["model"].unique().tolist() == ["run/checkpoint-2", "run/checkpoint-10"]
     assert attngeo.compare("run/checkpoint-*")["other"].unique().tolist() == ["run/checkpoint-10"]
     with pytest.raises(UsageError, match="one list"):

@@ -19,9 +19,9 @@ def list_weights(sequence: object, items: list[str], layers: int = 2, lag: int =
     """Rows of two heads of a unidirectional model; a weight tells its layer, head, line and column."""
     return pd.DataFrame(
         [
-            {"sequence": sequence, "layer": layer, "head": head, "row": i, "other": j, "position": i,
-             "other_position": j, "lag": lag, "weight": 0.1 * layer + 0.02 * head + 0.01 * i + 0.001 * j,
-             "item": items[i], "other_item": items[j]}
+            {"sequence": sequence, "layer": layer, "head": head, "row": i, "attended_row": j, "position": i,
+             "attended_position": j, "lag": lag, "weight": 0.1 * layer + 0.02 * head + 0.01 * i + 0.001 * j,
+             "item": items[i], "attended_item": items[j]}
             for layer in range(layers) for head in range(2) for i in range(len(items)) for j in range(i + 1)
         ]
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_an_item_may_occur_twice_and_earlier_times_are_further_columns() -> None
 
 
 def test_rows_without_items_are_named_by_their_positions() -> None:
-    rows = list_weights("a", NAMES, 1).drop(columns=["item", "other_item", "lag"])
+    rows = list_weights("a", NAMES, 1).drop(columns=["item", "attended_item", "lag"])
     assert list(draw_item_attention(rows, PlotOptions()).layout.yaxis.ticktext) == ["0", "1", "2"]
 
 

@@ -23,7 +23,7 @@ def list_rows(layers: int = 1, lags: int = 1) -> pd.DataFrame:
     """The weights of each masked place on each; the last place has the largest."""
     return pd.DataFrame(
         [
-            {"place": place, "other": other, "latitude": PLACES[other][0], "longitude": PLACES[other][1],
+            {"place": place, "attended_place": other, "latitude": PLACES[other][0], "longitude": PLACES[other][1],
              "layer": layer, "lag": lag, "weight": (0.1 + 0.1 * at) / lags}
             for layer in range(layers) for lag in range(lags) for place in PLACES for at, other in enumerate(PLACES)
         ]
@@ -59,8 +59,8 @@ def test_the_places_of_the_largest_weights_are_named() -> None:
     rows = list_rows()
     others, masked = find_traces(attngeo.plot("place-attention", rows, where={"place": "A"}))
     assert (list(others.text), list(masked.text)) == (["D", "C", "B&lt;1&gt;"], ["<b>A</b>"])
-    crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at), weight=0.1)
-                       for at in range(6)])  # fmt: skip
+    around = rows[rows["place"] == "A"].assign(weight=0.1)
+    crowd = pd.concat([around.assign(attended_place=around["attended_place"] + str(at)) for at in range(6)])
     others, _ = find_traces(draw_place_attention(crowd.assign(place="A0"), PlotOptions()))
     assert len([name for name in others.text if name]) == MOST_PLACES_NAMED < len(others.text)
 
@@ -84,4 +84,4 @@ def test_one_masked_place_with_others_is_required() -> None:
         draw_place_attention(list_rows(), PlotOptions())
     rows = list_rows()
     with refuses(DataError, "A"):
-        draw_place_attention(rows[(rows["place"] == "A") & (rows["other"] == "A")], PlotOptions())
+        draw_place_attention(rows[(rows["place"] == "A") & (rows["attended_place"] == "A")], PlotOptions())

@@ -18,11 +18,11 @@ from support.vectors import planted, write_questions
 
 import attngeo
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
-from attngeo.gradients.recording import record_gradients
-from attngeo.pretrain.comparison import compare
+from attngeo.pretrain.comparison import compare_runs
 from attngeo.pretrain.initialisation import initialize
 from attngeo.pretrain.runs import run
 from attngeo.progress import Progress
+from attngeo.updates.recording import record_gradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -136,12 +136,12 @@ def test_models_on_the_device_are_initialised() -> None:
 def test_a_text_is_learned(objective: str, precision: str, tmp_path: Path) -> None:
     options = small_options(tmp_path, objective=objective, steps=20, lr=5e-3, precision=precision, init="symmetric")
     done = run(options, tmp_path / "run")
-    losses = done.geometry.drop_duplicates("step")["loss"].tolist()[1:]
+    losses = done.rows.drop_duplicates("step")["loss"].tolist()[1:]
     assert losses[-1] < losses[0]
     assert done.summary["device"].startswith("cuda")
     assert done.summary["precision"] == ("bf16" if precision == "auto" else precision)
     scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
-    last = done.geometry[done.geometry["step"] == 20]
+    last = done.rows[done.rows["step"] == 20]
     assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-5)
 
 
@@ -165,14 +165,14 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path) -> Non
         run(small_options(tmp_path, **given), tmp_path / "run", progress=stop)
     resumed = run(small_options(tmp_path, **given), tmp_path / "run", resume=True)
     numbers = ["loss", "symmetry", "directionality"]
-    pd.testing.assert_frame_equal(resumed.geometry[numbers], whole.geometry[numbers], rtol=1e-3, atol=1e-4)
+    pd.testing.assert_frame_equal(resumed.rows[numbers], whole.rows[numbers], rtol=1e-3, atol=1e-4)
 
 
 def test_two_runs_at_a_time_share_the_device(tmp_path: Path) -> None:
     """Each in a process of its own."""
     options = small_options(tmp_path, steps=6, log_every=3, precision="fp32")
     both, alone = (
-        compare(options, tmp_path / str(jobs), compare=["default", "symmetric"], jobs=jobs).rows for jobs in (2, 1)
+        compare_runs(options, tmp_path / str(jobs), compare=["default", "symmetric"], jobs=jobs).rows for jobs in (2, 1)
     )
     numbers = both.select_dtypes("number").columns.difference(["seconds", "tokens_per_second"])
     pd.testing.assert_frame_equal(both[numbers], alone[numbers], check_exact=False, rtol=1e-3, atol=1e-4)

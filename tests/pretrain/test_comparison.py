@@ -37,7 +37,7 @@ from attngeo.errors import (
     TrainingError,
     UsageError,
 )
-from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
+from attngeo.pretrain import Comparison, TextPretrainOptions, compare_runs, make_options
 from attngeo.pretrain.curves import EVALUATION, find_speed_up
 from attngeo.pretrain.settings import write_settings
 from attngeo.progress import Progress
@@ -76,7 +76,7 @@ def comparison(options: TextPretrainOptions) -> Comparison:
     folder, threads = Path(options.data).with_name("runs"), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return compare(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+        return compare_runs(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
     finally:
         torch.set_num_threads(threads)
 
@@ -147,7 +147,7 @@ def test_each_run_is_compared_with_the_baseline_of_its_own_seed(
               ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip
     for (init, seed), own in losses.items():
         write_finished(tmp_path / "runs", options.replace(init=init, seed=seed), range(1, 5), own)
-    rows = compare(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
+    rows = compare_runs(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
     own = rows[rows["init"] == "symmetric"].set_index("seed")
     assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
     assert own["speed_up"].tolist() == [0.25, 0, 0.75]
@@ -158,7 +158,7 @@ def test_a_last_log_of_fewer_steps_is_not_compared(tmp_path: Path) -> None:
     options = make_options("vit-tiny", epochs=1, warmup_epochs=0, log_every=50)
     for init, losses in (("default", [3.0, 2.0, 9.0]), ("symmetric", [2.5, 1.5, 0.5])):
         write_finished(tmp_path / "runs", options.replace(init=init), [50, 100, 101], losses)
-    baseline, symmetric = compare(
+    baseline, symmetric = compare_runs(
         options, tmp_path / "runs", compare=["default", "symmetric"], resume=True
     ).rows.to_dict("records")
     assert (baseline["final_loss"], baseline["steps_to_baseline"], baseline["steps"]) == (2, 100, 101)
@@ -197,11 +197,13 @@ def test_finished_runs_are_kept_when_it_is_resumed(
     first = comparison.folder / "mlm-default-seed0"
     before = (first / "summary.json").stat().st_mtime_ns
     inits = ["default", "symmetric"]
-    again = compare(options, comparison.folder, compare=inits, objectives=["mlm", "clm"], seeds=2, resume=True)
+    again = compare_runs(options, comparison.folder, compare=inits, objectives=["mlm", "clm"], seeds=2, resume=True)
     assert (first / "summary.json").stat().st_mtime_ns == before
     pd.testing.assert_frame_equal(again.rows, comparison.rows)
     with pytest.raises(UsageError, match=re.escape(str(first))):
-        compare(small_options(tmp_path, steps=15), comparison.folder, compare=["default", "symmetric"], resume=True)
+        compare_runs(
+            small_options(tmp_path, steps=15), comparison.folder, compare=["default", "symmetric"], resume=True
+        )
 
 
 def test_checkpoints_are_compared_by_path_and_resumed(
@@ -209,9 +211,9 @@ def test_checkpoints_are_compared_by_path_and_resumed(
 ) -> None:
     monkeypatch.chdir(comparison.folder)
     inits = ["mlm-default-seed0/model", "mlm-default-seed1/model"]
-    first = compare(options, tmp_path / "runs", compare=inits)
+    first = compare_runs(options, tmp_path / "runs", compare=inits)
     assert first.rows["init"].tolist() == [str(comparison.folder / init) for init in inits]
-    pd.testing.assert_frame_equal(compare(options, tmp_path / "runs", compare=inits, resume=True).rows, first.rows)
+    pd.testing.assert_frame_equal(compare_runs(options, tmp_path / "runs", compare=inits, resume=True).rows, first.rows)
 
 
 def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path) -> None:
@@ -221,20 +223,20 @@ def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path
 
     inits, options = ["default", "symmetric"], small_options(tmp_path, steps=5)
     with pytest.raises(InterruptedTrainingError, match=r"mlm-default-seed0.*--resume"):
-        compare(options, tmp_path / "runs", compare=inits, progress=at_the_end)
+        compare_runs(options, tmp_path / "runs", compare=inits, progress=at_the_end)
     assert not (tmp_path / "runs/mlm-symmetric-seed0").exists()
-    assert len(compare(options, tmp_path / "runs", compare=inits, resume=True).rows) == 2
+    assert len(compare_runs(options, tmp_path / "runs", compare=inits, resume=True).rows) == 2
 
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=10)
     with pytest.raises(UsageError, match="compare is 'symetric'; did you mean symmetric"):
-        compare(options, tmp_path / "runs", compare=["default", "symetric"])
+        compare_runs(options, tmp_path / "runs", compare=["default", "symetric"])
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
-        compare(options, tmp_path / "runs", compare=["default", "./nowhere"])
+        compare_runs(options, tmp_path / "runs", compare=["default", "./nowhere"])
     (tmp_path / "runs/mlm-symmetric-seed0/checkpoint-5").mkdir(parents=True)
     with pytest.raises(OutputError, match="mlm-symmetric-seed0"):
-        compare(options, tmp_path / "runs", compare=["default", "symmetric"])
+        compare_runs(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlm-symmetric-seed0"]
 
 
@@ -252,17 +254,17 @@ def test_comparisons_that_cannot_be_meant(
     tmp_path: Path, inits: list[str], given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        compare(small_options(tmp_path), tmp_path / "runs", compare=inits, **given)
+        compare_runs(small_options(tmp_path), tmp_path / "runs", compare=inits, **given)
 
 
 def test_steps_must_be_a_multiple_of_the_interval_of_logs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"steps is 20.* 7"):
-        compare(small_options(tmp_path, log_every=7), tmp_path / "runs", compare=["default", "symmetric"])
+        compare_runs(small_options(tmp_path, log_every=7), tmp_path / "runs", compare=["default", "symmetric"])
 
 
 def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
     options = small_image_options(tmp_path, data=str(write_images(tmp_path / "images", "abc")))
-    comparison = compare(options, tmp_path / "runs", compare=["default", "symmetric"])
+    comparison = compare_runs(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert comparison.rows["objective"].tolist() == ["image", "image"]
     for _, row in comparison.rows.iterrows():  # Table S3
         summary = json.loads((tmp_path / f"runs/image-{row['init']}-seed0/summary.json").read_text())
@@ -273,7 +275,7 @@ def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
     assert comparison.curves["ema_loss"].notna().sum() == len(last)
     assert (tmp_path / "runs/image-symmetric-seed0/model-ema").is_dir()
     with pytest.raises(UsageError, match="objectives"):
-        compare(options, tmp_path / "others", compare=["default", "symmetric"], objectives=["mlm"])
+        compare_runs(options, tmp_path / "others", compare=["default", "symmetric"], objectives=["mlm"])
 
 
 INITS = ["default", "symmetric"]
@@ -290,7 +292,7 @@ def test_two_at_a_time_are_the_same_runs(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    together = compare(options, tmp_path / "runs", compare=INITS, jobs=2)
+    together = compare_runs(options, tmp_path / "runs", compare=INITS, jobs=2)
     pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
     pd.testing.assert_frame_equal(together.rows, select_alone(comparison.rows), check_exact=True)
     others = {path.name for path in comparison.folder.glob("*-seed*")} - {*RUNS}
@@ -307,7 +309,7 @@ def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
 ) -> None:
     with start_cluster(tmp_path, workers=2) as cluster, cluster.killing_a_worker() as lost:
-        together = compare(options, tmp_path / "runs", compare=INITS, cluster=cluster.address)
+        together = compare_runs(options, tmp_path / "runs", compare=INITS, cluster=cluster.address)
         assert lost
     pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
 
@@ -318,13 +320,13 @@ def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) ->
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "wide")
     inits = [str(tmp_path / "wide"), "default"]
     with pytest.raises(AttnGeoError) as caught:
-        compare(small_options(tmp_path, steps=5), tmp_path / "runs", compare=inits, jobs=jobs)
+        compare_runs(small_options(tmp_path, steps=5), tmp_path / "runs", compare=inits, jobs=jobs)
     assert not isinstance(caught.value, TrainingError)
     assert_states(str(caught.value), 48, 32)
     assert (tmp_path / "runs" / RUNS[0] / "summary.json").is_file()
     assert not (tmp_path / "runs/comparison.csv").exists()
     with pytest.raises(UsageError, match=r" 1000, .*2 of 2 runs failed: mlm-default-seed0, ") as several:
-        compare(small_options(tmp_path, steps=5, seq_len=1000), tmp_path / "others", compare=INITS, jobs=jobs)
+        compare_runs(small_options(tmp_path, steps=5, seq_len=1000), tmp_path / "others", compare=INITS, jobs=jobs)
     assert several.value.option == ("seq_len",)
     assert jobs > 1 or "_train_one" in [entry.name for entry in several.traceback]  # the error of the run itself
 
@@ -332,14 +334,14 @@ def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) ->
 def test_folders_of_all_runs_are_free_at_the_start(tmp_path: Path) -> None:
     with locked_elsewhere(tmp_path / "runs" / RUNS[1]) as holder:
         with refuses(FolderInUseError, holder.pid, tmp_path / "runs" / RUNS[1]):
-            compare(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
+            compare_runs(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
         assert [path.name for path in (tmp_path / "runs").iterdir()] == [RUNS[1]]
 
 
 def test_jobs_are_not_for_processes_that_train_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with refuses(UsageError, "jobs", "accelerate"):
-        compare(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
+        compare_runs(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
 
 
 def has_trained(folder: Path) -> bool:

@@ -69,13 +69,13 @@ def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
         "image_size": 8, "epochs": round(40 * 64 / 1437, 3), "ema_decay": adapt_decay(0.998, 64, 40 / 23),
     }  # fmt: skip
 
-    at_start = result.geometry[result.geometry["step"] == 0]
+    at_start = result.rows[result.rows["step"] == 0]
     assert at_start["symmetry"].tolist() == pytest.approx([1.0] * 3 * (1 + 4), abs=1e-6)
     assert all("k_proj.weight" in name or "key.weight" in name for name in summary["changed_at_init"])
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "run/model")
     assert [model.config.id2label[number] for number in range(10)] == list("0123456789")
     scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
-    last = result.geometry[result.geometry["step"] == 40]
+    last = result.rows[result.rows["step"] == 40]
     assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
 
     # The saved folder alone, with its processor and the images as they are, gives the same accuracy, but for images
@@ -107,7 +107,7 @@ def test_a_folder_of_pngs_trains_other_families(config: dict[str, Any], tmp_path
     about = result.summary["data"]
     assert (about["images"], about["test_images"], about["labels"], about["channels"]) == (16, 2, 3, 3)
     assert result.summary["start"]["heads_symmetry_min"] == pytest.approx(1.0, abs=1e-6)
-    assert result.geometry["loss"].dropna().between(0, 3).all()
+    assert result.rows["loss"].dropna().between(0, 3).all()
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "run/model")
     assert list(model.config.id2label.values()) == ["a", "b", "c"]
 
@@ -132,7 +132,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with pytest.raises(InterruptedTrainingError, match="step 41 of 70"):
         run(options, tmp_path / "parts", progress=interrupted_at(40))
     resumed = run(options, tmp_path / "parts", resume=True)
-    pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)
+    pd.testing.assert_frame_equal(resumed.rows, whole.rows)
     for name in ("model", "model-ema"):
         parts = weights_of(tmp_path / "parts", name)
         for key, weight in weights_of(tmp_path / "whole", name).items():
@@ -151,7 +151,7 @@ def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
         run(small_image_options(tmp_path, **fields, **sizes), tmp_path / name)
         for name, sizes in (("whole", {"batch_size": 32}), ("parts", {"batch_size": 8, "grad_accum": 4}))
     )
-    losses, others = (each.geometry.groupby("step")["loss"].first().dropna().tolist() for each in (whole, parts))
+    losses, others = (each.rows.groupby("step")["loss"].first().dropna().tolist() for each in (whole, parts))
     assert losses[0] == pytest.approx(others[0], rel=1e-5)  # of the same weights
     assert losses == pytest.approx(others, rel=1e-4)
     assert whole.summary["eval_loss"] == pytest.approx(parts.summary["eval_loss"], rel=1e-4)
@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
         run(small_image_options(tmp_path, data=data, steps=2, seed=seed), tmp_path / name)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
-    pd.testing.assert_frame_equal(first.geometry, again.geometry)
+    pd.testing.assert_frame_equal(first.rows, again.rows)
     assert first.summary["final_loss"] != other.summary["final_loss"]
 
 

@@ -57,12 +57,12 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     model = head.from_pretrained(tmp_path / "run/model")
     assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "run/model"))
     scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
-    last = result.geometry[result.geometry["step"] == 30]
+    last = result.rows[result.rows["step"] == 30]
     assert scored["stack"].unique().tolist() == ["encoder" if objective == "mlm" else "decoder"]
     assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
 
     stored = pd.read_parquet(tmp_path / "run/geometry.parquet")
-    pd.testing.assert_frame_equal(stored, result.geometry)
+    pd.testing.assert_frame_equal(stored, result.rows)
     assert stored["step"].unique().tolist() == [0, 10, 20, 30]
     assert len(stored) == 4 * 2 * (1 + 2)
     assert stored.loc[stored["step"] == 0, "loss"].isna().all()
@@ -81,14 +81,14 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
 
 def test_the_same_settings_give_the_same_run_and_another_seed_another(finished: Run, tmp_path: Path) -> None:
     again, other = (run(small_options(tmp_path, seed=seed), tmp_path / f"{seed}") for seed in (0, 1))
-    pd.testing.assert_frame_equal(finished.geometry, again.geometry)
+    pd.testing.assert_frame_equal(finished.rows, again.rows)
     assert finished.summary["final_loss"] != other.summary["final_loss"]
 
 
 def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=22, warmup=10, log_every=5, save_every=22, lr=0.01, weight_decay=0.25)
     result = run(options, tmp_path / "run")
-    assert result.geometry["step"].unique().tolist() == [0, 5, 10, 15, 20, 22]
+    assert result.rows["step"].unique().tolist() == [0, 5, 10, 15, 20, 22]
     checkpoint = tmp_path / "run/checkpoint-22"
     logs = [log for log in json.loads((checkpoint / "trainer_state.json").read_text())["log_history"] if "loss" in log]
     rates = {log["step"]: log["learning_rate"] for log in logs}
@@ -106,11 +106,11 @@ def test_fp32_overrides_the_configuration_of_accelerate(tmp_path: Path, monkeypa
 def test_a_symmetric_start_changes_keys_alone_and_scores_one(finished: Run, tmp_path: Path) -> None:
     options = small_options(tmp_path, init="symmetric", steps=1, warmup=0, log_every=1)
     symmetric = run(options, tmp_path / "symmetric")
-    at_start = symmetric.geometry[symmetric.geometry["step"] == 0]
+    at_start = symmetric.rows[symmetric.rows["step"] == 0]
     assert at_start["symmetry"].tolist() == pytest.approx([1.0] * 6, abs=1e-6)
     assert all("key.weight" in name for name in symmetric.summary["changed_at_init"])
     assert finished.summary["changed_at_init"] == []
-    assert (finished.geometry.loc[finished.geometry["step"] == 0, "symmetry"].abs() < 0.3).all()
+    assert (finished.rows.loc[finished.rows["step"] == 0, "symmetry"].abs() < 0.3).all()
     weights = attngeo.attention_sites(str(tmp_path / "symmetric/model"))
     assert all(not torch.equal(site.wq, site.wk) for site in weights)  # not tied: one step takes them apart
 
@@ -139,7 +139,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished: Run, tmp_path: Path
     assert stopped.value.exit_code == 130
     assert not (tmp_path / "parts/model").exists()
     resumed = run(options, tmp_path / "parts", resume=True)
-    pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)  # bit for bit, losses too
+    pd.testing.assert_frame_equal(resumed.rows, whole.rows)  # bit for bit, losses too
     parts = weights_of(tmp_path / "parts")
     for name, weight in weights_of(whole.folder).items():
         assert torch.equal(weight, parts[name]), name
@@ -302,7 +302,7 @@ def test_an_interrupt_while_a_folder_is_written_leaves_nothing_of_it(
             run(options, tmp_path / "run")
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {"settings.json", "geometry.parquet", "checkpoint-10", "checkpoint-20"} - {name}
-    assert run(options, tmp_path / "run", resume=True).geometry["step"].max() == 20
+    assert run(options, tmp_path / "run", resume=True).rows["step"].max() == 20
 
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_a_run_killed_before_its_summary_is_finished_when_it_is_resumed(finished
     shutil.copytree(finished.folder, tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
     again = run(finished.options, tmp_path / "run", resume=True)
-    pd.testing.assert_frame_equal(again.geometry, finished.geometry)
+    pd.testing.assert_frame_equal(again.rows, finished.rows)
     assert again.summary["final_loss"] == finished.summary["final_loss"]
     assert (tmp_path / "run/model/model.safetensors").exists()
 
@@ -488,7 +488,7 @@ def test_other_families_train_by_their_config(tmp_path: Path) -> None:
     fields = {"steps": 2, "batch_size": 4, "grad_accum": 1, "seq_len": 16, "vocab_size": 120, "log_every": 1,
               "data": str(tmp_path / "text.txt"), "init": "symmetric"}  # fmt: skip
     result = run(TextPretrainOptions.of(str(path), objective="clm", **fields), tmp_path / "run")
-    heads = result.geometry.dropna(subset=["head"])
+    heads = result.rows.dropna(subset=["head"])
     assert heads.loc[heads["step"] == 0, "symmetry"].tolist() == pytest.approx([1.0] * 4, abs=1e-6)
     with pytest.raises(UsageError, match=r"'llama'.* mlm"):
         run(TextPretrainOptions.of(str(path), objective="mlm", **fields), tmp_path / "other")

@@ -19,7 +19,7 @@ from support.runs import small_options
 
 import attngeo
 from attngeo.figures.save import save_figure
-from attngeo.pretrain import compare
+from attngeo.pretrain import compare_runs
 from attngeo.reporting.plots import plot
 from attngeo.reporting.report import build_report
 from attngeo.tables import write as tables
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frames.append(frames[1].assign(model=NASTY))
     tables.write_table(pd.concat(frames, ignore_index=True), folder / "scores.parquet")
     options = small_options(folder, steps=4, log_every=2, save_every=100)
-    compare(options, folder / "both", compare=["default", "symmetric"])
+    compare_runs(options, folder / "both", compare=["default", "symmetric"])
     analogies = pd.DataFrame({
         "model": "m", "level": ["overall", "type"], "name": ["overall", "semantic"], "asked": 3, "known": 2,
         "accuracy": [0.5, 0.4], "accuracy_low": 0.3, "accuracy_high": 0.6, "questions": "own",

@@ -94,4 +94,4 @@ def test_scores_come_first_but_files_and_chosen_columns_keep_their_order(recipe:
     folder = build_report(recipe, tmp_path / "out").folder
     heads = re.findall(r"^\| +(model|layer) .*$", (folder / "report.md").read_text(), re.MULTILINE)
     assert heads == ["model", "layer"]
-    assert list(pd.read_csv(folder / "tables/scores.csv").columns) == list(attngeo.score_columns())
+    assert list(pd.read_csv(folder / "tables/scores.csv").columns) == list(attngeo.columns("score"))

@@ -14,7 +14,7 @@ import attngeo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, DataError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import OBJECTIVES
-from attngeo.pretrain import compare, run
+from attngeo.pretrain import compare_runs, run
 from attngeo.reporting.plots import plot
 from attngeo.tables import write as tables
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables.write_table(rows[rows["head"].isna()], folder / "layers.csv")
     settings = small_options(folder, steps=4, log_every=2, save_every=100)
     run(settings, folder / "run")
-    compare(settings, folder / "both", compare=["default", "symmetric"], objectives=["mlm", "clm"])
+    compare_runs(settings, folder / "both", compare=["default", "symmetric"], objectives=["mlm", "clm"])
     return folder
 
 
@@ -155,10 +155,11 @@ def test_bad_input_is_refused(
     ("kind", "rows"),
     [
         ("row-attention", {"cell": "a", "on": "b", "head": 0, "attention": "much"}),
-        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "other_position": 0, "weight": "much"}),
+        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "attended_position": 0, "weight": "much"}),
         ("test-errors", {"experiment": "e", "model": "efa", "direction": "bi", "setting": "", "metric": "mse",
                          "value": "much"}),
-        ("place-attention", {"place": "a", "other": "b", "latitude": "north", "longitude": 1, "layer": 0, "weight": 1}),
+        ("place-attention", {"place": "a", "attended_place": "b", "latitude": "north", "longitude": 1, "layer": 0,
+                             "weight": 1}),
     ],
 )  # fmt: skip
 def test_texts_in_place_of_numbers_are_refused_in_one_line(kind: str, rows: dict[str, Any], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.reports import change, read_files
 from support.runs import small_options, write_config, write_text
 
 from attngeo.errors import InterruptedTrainingError, OutputError, UsageError
-from attngeo.pretrain import compare, runs
+from attngeo.pretrain import compare_runs, runs
 from attngeo.pretrain.comparison import build_curves
 from attngeo.reporting.answers import Workplace
 from attngeo.reporting.paths import RecipePaths
@@ -61,7 +61,7 @@ def small(folder: Path) -> Any:
 @pytest.mark.slow
 def test_a_comparison_gives_the_curves_of_compare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(folder / "r.toml", OPTIONS, OPTIONS + ', compare = "default,symmetric", objectives = ["mlm", "clm"]')
-    expected = compare(
+    expected = compare_runs(
         small(folder), folder / "own", compare=["default", "symmetric"], objectives=["mlm", "clm"]
     ).curves
     made = build_report(folder / "r.toml", folder / "out")

@@ -66,7 +66,7 @@ def test_optional_scores_are_those_of_the_formed_matrices(tmp_path: Path) -> Non
 
 def test_by_default_there_is_none_of_them() -> None:
     assert not {*OPTIONAL} & {*attngeo.score("demo:encoder").columns}
-    assert score_columns() == attngeo.score_columns(["symmetry"])
+    assert score_columns() == attngeo.columns("score", scores=["symmetry"])
 
 
 @pytest.mark.parametrize("chosen", ["stable_rank, trace_z", ["stable_rank", "trace_z"], ("trace_z", "stable_rank")])

@@ -29,7 +29,7 @@ import transformers.modeling_utils  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
-    "geometry", "scores", "layouts", "checkpoints", "changes", "circuits", "positions", "verification", "estimators",
+    "geometry", "scores", "layouts", "checkpoints", "changes", "circuits", "offsets", "verification", "estimators",
     "questions",
 )  # fmt: skip
 # A loop without end may last, or fill a list: seconds and bytes of each process of tests.

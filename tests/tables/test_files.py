@@ -16,7 +16,7 @@ from support.messages import assert_fails, refuses
 from support.runs import small_options
 
 from attngeo.errors import FolderInUseError, OutputError
-from attngeo.pretrain import compare, run
+from attngeo.pretrain import compare_runs, run
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.pretrain.settings import write_settings
 from attngeo.reporting.report import build_report
@@ -190,7 +190,7 @@ def do_resume(folder: Path, place: Path) -> None:
 
 
 def do_compare(folder: Path, place: Path) -> None:
-    compare(small_options(folder), place, comparison=COMPARED)
+    compare_runs(small_options(folder), place, comparison=COMPARED)
 
 
 def do_report(folder: Path, place: Path) -> None:

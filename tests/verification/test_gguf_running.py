@@ -19,7 +19,6 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import MissingPackageError, UnsupportedModelError
-from attngeo.gradients import measure
 
 WIDTH, HEADS, KEY_HEADS, HEAD, INNER, TOKENS = 64, 4, 2, 16, 32, 40
 SIZES = {
@@ -98,7 +97,7 @@ def test_weights_of_a_gguf_file_that_are_read_wrongly_are_named(
 def test_gradients_of_a_gguf_file_are_refused_for_what_is_missing(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m.gguf")
     with refuses(UnsupportedModelError, "m.gguf", "GGUF", "without the head"):
-        measure(str(path))
+        attngeo.gradients(str(path))
 
 
 def test_a_folder_and_a_missing_package_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

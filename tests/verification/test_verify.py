@@ -36,8 +36,6 @@ from attngeo.verification import drives, loading, probing, verify as verifying
 from attngeo.verification.comparing import Prediction
 from attngeo.verification.verify import (
     AGREEING,
-    CIRCUIT_COLUMNS,
-    VERIFICATION_COLUMNS,
     SitePlace,
     describe_verification,
     match_places,
@@ -80,14 +78,14 @@ def assert_every_site_agrees(frame: pd.DataFrame, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["bert", "qwen3", "sam", "detr"])
 def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
     frame = attngeo.verify(saved(name))
-    assert list(frame.columns) == list(VERIFICATION_COLUMNS)
+    assert list(frame.columns) == list(attngeo.columns("verify"))
     assert_every_site_agrees(frame, saved(name))
 
 
 @pytest.mark.parametrize("name", BOTH_CIRCUITS)
 def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
     frame = attngeo.verify(saved(name), parts="qkvo")
-    assert list(frame.columns) == list(CIRCUIT_COLUMNS)
+    assert list(frame.columns) == list(attngeo.columns("verify", parts="qkvo"))
     assert set(frame["verdict"]) <= {"agrees", "directions agree"}
     of_circuits = [rows.drop(columns=["circuit", "verdict", "difference"]) for _, rows in frame.groupby("circuit")]
     assert len(of_circuits) == 2

@@ -432,9 +432,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             data: rows as those of the training.
 
         Returns:
-            Columns: sequence, layer, head, row and other (numbers of rows of the table, from 0), position,
-            other_position, lag (0, or which of the earlier times), weight, and item and other_item if the table has a
-            column of items; part if there are both.
+            Columns: sequence, layer, head, row and attended_row (numbers of rows of the table, from 0), position,
+            attended_position, lag (0, or which of the earlier times), weight, and item and attended_item if the table
+            has a column of items; part if there are both.
 
         Raises:
             TableError: the table cannot be read.
@@ -449,7 +449,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         rows = pd.concat(tables, ignore_index=True)
         if self.options_.item in data:
             items = data[self.options_.item].to_numpy()
-            rows = rows.assign(item=items[rows["row"]], other_item=items[rows["other"]])
+            rows = rows.assign(item=items[rows["row"]], attended_item=items[rows["attended_row"]])
         return rows
 
     def contexts(self, data: pd.DataFrame) -> dict[str, pd.DataFrame]:

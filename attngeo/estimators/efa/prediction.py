@@ -197,9 +197,9 @@ def _tabulate_weights(model: PartModel, sequences: Sequences, *, causal: bool) -
             "layer": layer,
             "head": head,
             "row": rows[sequence, i],
-            "other": rows[sequence, j % positions],
+            "attended_row": rows[sequence, j % positions],
             "position": i,
-            "other_position": j % positions,
+            "attended_position": j % positions,
             "lag": j // positions,
             "weight": weights.numpy()[sequence, layer, head, i, j],
         }

@@ -47,8 +47,8 @@ def tabulate_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd
         data: rows as those of its training; places are their items, or else their positions.
 
     Returns:
-        Columns: place (that is masked), other (that it attends to), latitude and longitude (of the other one), layer,
-        lag (0, or which of the earlier times), weight.
+        Columns: place (that is masked), attended_place, latitude and longitude (of the attended one), layer, lag
+        (0, or which of the earlier times), weight.
 
     Raises:
         UsageError: the model has no two coordinates; and as `attention_weights` raises.
@@ -58,7 +58,7 @@ def tabulate_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd
         raise UsageError(f"the model has {len(options.coordinates)} coordinates, expected two: latitude and longitude")
     data = data[model.log_prob(data).notna()]  # all rows are read first: errors have their numbers; some are left out
     places = _name_places(model, data)
-    keys = ["place", "other", "layer", "lag"]
+    keys = ["place", "attended_place", "layer", "lag"]
     sequence, _ = pd.factorize(data[options.sequence])
     sums = []
     for start in range(0, int(sequence.max()) + 1, BLOCK):
@@ -67,14 +67,15 @@ def tabulate_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd
         if "part" in weights:
             weights = weights[weights["part"] == "values"]
         names = places[is_in_block].to_numpy()
-        weights = weights.assign(place=names[weights["row"]], other=names[weights["other"]])
+        weights = weights.assign(place=names[weights["row"]], attended_place=names[weights["attended_row"]])
         sums.append(weights.groupby(keys, sort=False)["weight"].agg(["sum", "count"]))
     total = pd.concat(sums).groupby(keys, sort=False).sum()
     means = (total["sum"] / total["count"]).rename("weight").reset_index()
-    rows_of_places = data.assign(other=places).drop_duplicates("other").set_index("other").loc[means["other"]]
+    named = data.set_index(places.to_numpy())
+    rows_of_places = named[~named.index.duplicated()].loc[means["attended_place"]]
     latitude, longitude = options.coordinates
     means = means.assign(latitude=rows_of_places[latitude].to_numpy(), longitude=rows_of_places[longitude].to_numpy())
-    return means[["place", "other", "latitude", "longitude", "layer", "lag", "weight"]]
+    return means[["place", "attended_place", "latitude", "longitude", "layer", "lag", "weight"]]
 
 
 def _name_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd.Series[Any]:

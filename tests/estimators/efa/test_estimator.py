@@ -316,10 +316,10 @@ def test_weights_of_attention_sum_to_1_and_see_what_the_prediction_sees(directio
     assert len(sums) == 4 * len(frame)
     items = frame["item"].to_numpy()
     assert (items[weights["row"]] == weights["item"]).all()
-    assert (items[weights["other"]] == weights["other_item"]).all()
-    assert (frame["sequence"].to_numpy()[weights["other"]] == weights["sequence"]).all()
+    assert (items[weights["attended_row"]] == weights["attended_item"]).all()
+    assert (frame["sequence"].to_numpy()[weights["attended_row"]] == weights["sequence"]).all()
     if direction == "uni":
-        assert (weights["other_position"] <= weights["position"]).all()
+        assert (weights["attended_position"] <= weights["position"]).all()
 
 
 def test_weights_of_a_model_of_values_name_the_items_that_the_table_has() -> None:
@@ -328,7 +328,7 @@ def test_weights_of_a_model_of_values_name_the_items_that_the_table_has() -> Non
     model = fit(frame, family="bernoulli", part="values", item_vectors=False, coordinates=("x",))
     assert not model.items_
     weights = model.attention_weights(frame)
-    assert weights["other_item"].tolist() == frame["item"].to_numpy()[weights["other"]].tolist()
+    assert weights["attended_item"].tolist() == frame["item"].to_numpy()[weights["attended_row"]].tolist()
     assert "item" not in model.attention_weights(frame.drop(columns="item"))
 
 
@@ -340,8 +340,9 @@ def test_weights_of_attention_give_the_prediction_of_one_linear_layer() -> None:
     network = model.model_.network
     layer = network.attention.layers[0]
     numbers = {item: at for at, item in enumerate(model.items_)}
+    attended = zip(weights["row"], weights["attended_row"], weights["attended_item"], strict=True)
     vectors = [network.context.weight[-1] if a == b else network.context.weight[numbers[item]]
-               for a, b, item in zip(weights["row"], weights["other"], weights["other_item"], strict=True)]  # fmt: skip
+               for a, b, item in attended]  # fmt: skip
     values = layer.output.weight @ layer.value(torch.stack(vectors)).T * torch.tensor(weights["weight"].to_numpy())
     mixed = pd.DataFrame(values.detach().T.numpy()).groupby(weights["row"]).sum().to_numpy()
     logits = (mixed + layer.output.bias.detach().numpy()) @ network.center.weight.detach().numpy().T

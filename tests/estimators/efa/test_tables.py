@@ -183,7 +183,7 @@ def test_values_of_earlier_times_are_not_seen_before_their_position() -> None:
     pd.testing.assert_series_equal(model.log_prob(changed)[kept], model.log_prob(rows)[kept])
     assert not np.allclose(model.log_prob(changed)[last], model.log_prob(rows)[last], atol=1e-3)
     weights = model.attention_weights(rows)
-    assert (weights["other_position"] <= weights["position"]).all()
+    assert (weights["attended_position"] <= weights["position"]).all()
     assert weights["lag"].max() == 1
 
 

@@ -93,14 +93,18 @@ def test_weights_of_places_are_means_over_days_and_heads(
     places: ExponentialFamilyAttention, days: pd.DataFrame
 ) -> None:
     rows = tabulate_places(places, days)
-    assert list(rows.columns) == ["place", "other", "latitude", "longitude", "layer", "lag", "weight"]
+    assert list(rows.columns) == ["place", "attended_place", "latitude", "longitude", "layer", "lag", "weight"]
     assert len(rows) == 3 * 3 * 2 * 2
     np.testing.assert_allclose(rows.groupby(["place", "layer"])["weight"].sum(), 1, atol=1e-5)
     whole = places.attention_weights(days)
-    own = whole[(whole["position"] == 0) & (whole["other_position"] == 2) & (whole["layer"] == 1) & (whole["lag"] == 1)]
-    found = rows.query("place == 'Boise' and other == 'Fresno' and layer == 1 and lag == 1")
+    own = whole[
+        (whole["position"] == 0) & (whole["attended_position"] == 2) & (whole["layer"] == 1) & (whole["lag"] == 1)
+    ]
+    found = rows.query("place == 'Boise' and attended_place == 'Fresno' and layer == 1 and lag == 1")
     assert found["weight"].item() == pytest.approx(own["weight"].mean(), rel=1e-5)
-    assert dict(zip(rows["other"], zip(rows["latitude"], rows["longitude"], strict=True), strict=True)) == CITIES
+    assert (
+        dict(zip(rows["attended_place"], zip(rows["latitude"], rows["longitude"], strict=True), strict=True)) == CITIES
+    )
     named = tabulate_places(places, days.drop(columns=["item", "position"]).assign(sequence=days["sequence"]))
     assert set(named["place"]) == {0, 1, 2}
 

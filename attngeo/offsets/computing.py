@@ -31,7 +31,7 @@ from attngeo.layouts.positions import (
     has_relative_terms,
     sees_later,
 )
-from attngeo.positions.options import FARTHEST, KERNEL, MEASURES, PositionOptions
+from attngeo.offsets.options import FARTHEST, KERNEL, MEASURES, PositionOptions
 from attngeo.questions.making import Making
 
 # How the names of stacks end whose queries are learned.
@@ -56,7 +56,7 @@ class _Measures(NamedTuple):
 
 
 def measure_sites(attention: Attention, options: PositionOptions, making: Making) -> Iterator[list[Row]]:  # noqa: ARG001 - those of forms say all
-    """The rows of the table of positions, of one site after the other; see `attngeo.positions.measure`."""
+    """The rows of the table of positions, of one site after the other; see `attngeo.positions`."""
     making.about["skipped"] = attention.left_out
     tables: dict[str, Tensor] = {}
     for forms in attention.read():

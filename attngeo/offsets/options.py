@@ -1,4 +1,4 @@
-"""The options and the columns of `attngeo.positions.measure`. Imports no torch."""
+"""The options and the columns of `attngeo.positions`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.questions.spread import LARGE, spread_columns, summarize_columns
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ CHECKS = Checkable(MEASURES, units=("heads",))
 
 def position_columns() -> tuple[str, ...]:
     """The columns of the table of positions, in their order; `kernel_Δ` is κ(Δ)."""
-    return ("model", "revision", "model_type", "stack", "layer", "head", "key_head", *MEASURES, "note")
+    return (*ABOUT_MODEL, "model_type", "stack", "layer", "head", "key_head", *MEASURES, "note")
 
 
 def summary_columns() -> tuple[str, ...]:

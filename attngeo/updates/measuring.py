@@ -22,9 +22,6 @@ from attngeo.choices import Objective
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
 from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError, about
-from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
-from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
-from attngeo.gradients.statistics import tabulate_site
 from attngeo.keywords import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
@@ -34,7 +31,11 @@ from attngeo.pretrain.tokeniser import load_tokeniser, require_mask
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.questions.frames import set_types
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.session import Session
+from attngeo.updates.options import PAIR_COLUMNS, GradientOptions, gradient_columns
+from attngeo.updates.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
+from attngeo.updates.statistics import tabulate_site
 from attngeo.verification.loading import open_running, silence_libraries
 
 # Tokens of one run of the model, about.
@@ -50,7 +51,7 @@ class Gradients:
     """The updates of a model on a text.
 
     Attributes:
-        rows: the table of `measure`.
+        rows: the table of `attngeo.gradients`.
         tokens: of the first sequence, as the model saw them.
         first: the gradients of every site on the first sequence.
     """
@@ -67,20 +68,20 @@ class Gradients:
             beta = gradients.beta
             seen = gradients.seen
             heads, positions, others = (indices.tolist() for indices in seen[0].nonzero(as_tuple=True))
-            frame = pd.DataFrame({"head": heads, "position": positions, "other_position": others})
+            frame = pd.DataFrame({"head": heads, "position": positions, "attended_position": others})
             frame["token"] = [self.tokens[position] for position in positions]
-            frame["other_token"] = [self.tokens[position] for position in others]
+            frame["attended_token"] = [self.tokens[position] for position in others]
             frame["beta"] = beta[0][seen[0]].tolist()
             frames.append(frame.assign(stack=site.stack, layer=site.layer))
         pairs = pd.concat(frames, ignore_index=True)
-        pairs = pairs.assign(model=self.rows["model"].iloc[0], objective=self.rows["objective"].iloc[0])
-        pairs = pairs[list(PAIR_COLUMNS)]
+        of_all = {name: self.rows[name].iloc[0] for name in (*ABOUT_MODEL, "objective")}
+        pairs = set_types(pairs.assign(**of_all)[list(PAIR_COLUMNS)])
         pairs.attrs = self.rows.attrs | {"title": "Gradients by the attention logits of one sequence"}
         return pairs
 
 
 class GradientKeywords(GradientOptions, HubAccess):
-    """The keywords of `measure`."""
+    """The keywords of `gradients`."""
 
     options: GradientOptions | None = None
     hub: HubAccess | None = None
@@ -89,7 +90,7 @@ class GradientKeywords(GradientOptions, HubAccess):
 
 
 @takes(GradientKeywords)
-def measure(  # noqa: D417 - the keywords are those of a session
+def gradients(  # noqa: D417 - the keywords are those of a session
     model: Model, options: GradientOptions, *, session: Session, tokeniser: Any = None
 ) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
@@ -109,8 +110,8 @@ def measure(  # noqa: D417 - the keywords are those of a session
         progress: called before each step of the work.
 
     Returns:
-        Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
-        `tabulate_site` of `attngeo.gradients.statistics` describes them; `loss` is in nats per prediction. Their
+        Its `rows` have the columns `attngeo.columns("gradients")`: one row for each layer (`head` is missing) and head,
+        as `tabulate_site` of `attngeo.updates.statistics` describes them; `loss` is in nats per prediction. Their
         `attrs` say how they were made, and which modules are left out.
 
     Raises:
@@ -121,7 +122,8 @@ def measure(  # noqa: D417 - the keywords are those of a session
         DataError: the text is too short, or no token of it is predicted.
         UsageError: a value is no choice or outside its limits.
 
-    >>> rows = measure("demo:encoder", sequences=4, seq_len=16).rows
+    >>> import attngeo
+    >>> rows = attngeo.gradients("demo:encoder", sequences=4, seq_len=16).rows
     >>> rows.groupby("layer").size().tolist()
     [5, 5, 5]
     """
@@ -266,8 +268,8 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) ->
 class GradientCallback(AttentionGeometryCallback):
     """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
 
-    The table has the step and the columns of `measure` that tell rows apart or are numbers; loss is that of the
-    batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
+    The table has the step and the columns of `attngeo.gradients` that tell rows apart or are numbers; loss is that of
+    the batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
 
     Args:
         batches: as for `record_gradients`; `read_batches` makes them of a text.

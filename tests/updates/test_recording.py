@@ -14,18 +14,18 @@ from support.messages import refuses
 from support.tiny_models import LLAMA, TEXT, TinyModel, build
 from torch import Tensor
 
+import attngeo
 from attngeo.attention.finding import sites_of
 from attngeo.attention.projections import key_heads_of, projections
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.geometry.factors import rotate
-from attngeo.gradients import measure
-from attngeo.gradients.change import change_form
-from attngeo.gradients.recording import SiteGradients, record_gradients
-from attngeo.gradients.statistics import tabulate_site
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.options import ScoreOptions
+from attngeo.updates.change import change_form
+from attngeo.updates.recording import SiteGradients, record_gradients
+from attngeo.updates.statistics import tabulate_site
 
 Build = Callable[[str], Any]
 SEQUENCES, TOKENS = 3, 9
@@ -320,4 +320,4 @@ def test_models_without_gradients_are_refused_with_the_reason(built: Build) -> N
         with refuses(UnsupportedModelError, *facts):
             record_gradients(model, [draw_batch()], "clm")
         with refuses(UnsupportedModelError, *facts):
-            measure(model)
+            attngeo.gradients(model)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
+import attngeo
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.errors import (
     AttnGeoError,
@@ -24,9 +25,9 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.gradients import measure, read_batches
-from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
 from attngeo.pretrain.sources import open_text
+from attngeo.updates import read_batches
+from attngeo.updates.options import PAIR_COLUMNS, GradientOptions
 
 SMALL: dict[str, Any] = {"sequences": 6, "seq_len": 16}
 
@@ -57,10 +58,10 @@ def change_config(folder: Path, **fields: Any) -> Path:
 
 @pytest.mark.parametrize(("model", "usual", "other"), [("demo:encoder", "mlm", "clm"), ("demo:decoder", "clm", "mlm")])
 def test_a_model_is_measured_on_what_it_was_trained_on_or_on_the_other(model: str, usual: Any, other: Any) -> None:
-    trained, foreign = measure(model, **SMALL).rows, measure(model, objective=other, **SMALL).rows
+    trained, foreign = attngeo.gradients(model, **SMALL).rows, attngeo.gradients(model, objective=other, **SMALL).rows
     assert trained.attrs["trained_on"] == foreign.attrs["trained_on"] == usual
     for rows, objective in ((trained, usual), (foreign, other)):
-        assert list(rows.columns) == list(gradient_columns())
+        assert list(rows.columns) == list(attngeo.columns("gradients"))
         assert set(rows["objective"]) == {objective}
         assert rows.groupby("layer").size().tolist() == [5, 5, 5]
         assert rows["beta_symmetry"].notna().all() == (objective == "mlm")
@@ -69,7 +70,7 @@ def test_a_model_is_measured_on_what_it_was_trained_on_or_on_the_other(model: st
 
 
 def test_the_seed_draws_sequences_masks_and_shuffles() -> None:
-    first, again, other = (measure("demo:encoder", seed=seed, **SMALL) for seed in (1, 1, 2))
+    first, again, other = (attngeo.gradients("demo:encoder", seed=seed, **SMALL) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first.rows, again.rows)
     assert first.tokens == again.tokens != other.tokens
     tokeniser = AutoTokenizer.from_pretrained(locate_demo("encoder"))
@@ -83,11 +84,11 @@ def test_the_seed_draws_sequences_masks_and_shuffles() -> None:
 
 
 def test_pairs_are_those_of_the_first_sequence() -> None:
-    gradients = measure("demo:decoder", **SMALL | {"sequences": 2, "seq_len": 8})
+    gradients = attngeo.gradients("demo:decoder", **SMALL | {"sequences": 2, "seq_len": 8})
     pairs = gradients.tabulate_pairs()
     assert list(pairs.columns) == list(PAIR_COLUMNS)
     assert len(pairs) == 3 * 4 * 8 * 9 / 2
-    assert (pairs["other_position"] <= pairs["position"]).all()
+    assert (pairs["attended_position"] <= pairs["position"]).all()
     assert pairs["token"].unique().tolist() == list(dict.fromkeys(gradients.tokens))
     rows = pairs.groupby(["layer", "head", "position"])["beta"]
     assert rows.sum().abs().max() < 1e-5 * pairs["beta"].abs().max()
@@ -96,13 +97,13 @@ def test_pairs_are_those_of_the_first_sequence() -> None:
 def test_a_model_in_memory_requires_a_tokeniser_and_is_left_as_it_was(built: Callable[[str], Any]) -> None:
     model, tokeniser = built("bert-decoder"), AutoTokenizer.from_pretrained(locate_demo("encoder"))
     with pytest.raises(UsageError, match="tokeniser"):
-        measure(model)
+        attngeo.gradients(model)
     with pytest.raises(CorruptCheckpointError, match="vocabulary"):
-        measure(model, tokeniser=tokeniser, **SMALL)
+        attngeo.gradients(model, tokeniser=tokeniser, **SMALL)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.resize_token_embeddings(1024)
     try:
-        assert set(measure(model, tokeniser=tokeniser, **SMALL).rows["objective"]) == {"clm"}
+        assert set(attngeo.gradients(model, tokeniser=tokeniser, **SMALL).rows["objective"]) == {"clm"}
     finally:
         model.resize_token_embeddings(64)
     assert not model.training
@@ -111,7 +112,7 @@ def test_a_model_in_memory_requires_a_tokeniser_and_is_left_as_it_was(built: Cal
 
 def refuse(kind: type[AttnGeoError], *facts: str, model: Any = "demo:encoder", **options: Any) -> None:
     with pytest.raises(kind) as caught:
-        measure(model, options=GradientOptions(**options))
+        attngeo.gradients(model, options=GradientOptions(**options))
     message = str(caught.value)
     assert "\n" not in message
     assert all(fact in message for fact in facts), message
@@ -148,4 +149,4 @@ def test_the_objective_needs_a_mask_token(encoder: Path) -> None:
     path = encoder / "tokenizer_config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}))
     refuse(UsageError, "mask token", "objective", model=str(encoder))
-    assert set(measure(str(encoder), objective="clm", **SMALL).rows["objective"]) == {"clm"}
+    assert set(attngeo.gradients(str(encoder), objective="clm", **SMALL).rows["objective"]) == {"clm"}

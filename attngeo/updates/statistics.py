@@ -16,12 +16,12 @@ from torch import Tensor
 from attngeo.attention.projections import key_heads_of
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
 from attngeo.geometry.spectra import to_float64
-from attngeo.gradients.change import change_form
-from attngeo.gradients.options import CHANGE
-from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_forms, score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SPREADS, score_names
+from attngeo.updates.change import change_form
+from attngeo.updates.options import CHANGE
+from attngeo.updates.recording import SiteGradients
 
 
 class _Inputs(NamedTuple):
@@ -67,7 +67,7 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
             prediction_share             the same of the parts with the token t as the one that attends, the predicted
                                          one of Proposition 2.2: P_t = Σ_j β_tj·x_tᵀ·x_j
             symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
-            change_symmetry …            scores of the change of W_qk by a step, see `attngeo.gradients.change`
+            change_symmetry …            scores of the change of W_qk by a step, see `attngeo.updates.change`
             change_symmetry_chance …     the same with the shuffled rows
             beta_symmetry_predicted      beta_symmetry over the pairs that are predicted both
             prediction_share_predicted   prediction_share among the positions that are predicted

@@ -11,9 +11,9 @@ import torch
 from support.dense import dense_directionality, dense_symmetry
 from torch import Tensor
 
-from attngeo.gradients.change import Projections
-from attngeo.gradients.recording import SiteGradients
-from attngeo.gradients.statistics import tabulate_site
+from attngeo.updates.change import Projections
+from attngeo.updates.recording import SiteGradients
+from attngeo.updates.statistics import tabulate_site
 
 HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 3
 GROUPS = [0, 0, 1, 1]

@@ -1,6 +1,6 @@
 """Where the scores of attention come from: the updates of W_qk that a training objective asks of a running model.
 
-    measure(model, text=…)             symmetry, directionality and spread of the update of every layer and head
+    attngeo.gradients(model, text=…)   symmetry, directionality and spread of the update of every layer and head
     GradientCallback(batches, …)       the same at every log of any transformers Trainer
     read_batches(text, tokeniser, …)   sequences of a text, with masks or without, for the callback
 
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
-    from attngeo.gradients.measuring import (
+    from attngeo.updates.measuring import (
         GradientCallback as GradientCallback,
         Gradients as Gradients,
-        measure as measure,
         read_batches as read_batches,
     )
 else:

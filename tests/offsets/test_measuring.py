@@ -20,8 +20,7 @@ from torch import Tensor
 import attngeo
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.geometry.factors import rotate
-from attngeo.positions import measure, position_columns
-from attngeo.positions.options import KERNEL
+from attngeo.offsets.options import KERNEL
 
 TOKENS = 8
 YARN = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10}
@@ -87,7 +86,7 @@ def test_kernels_are_the_logits_of_running_attention_over_all_directions(name: s
     """κ(Δ) is the sum, over an orthonormal basis of tokens, of the logit of a token with itself Δ positions earlier."""
     model = build(ROTATING[name])
     ids = show_each_direction(model)
-    rows = measure(model, layers=[0])
+    rows = attngeo.positions(model, layers=[0])
     [site] = [site for site, _, _ in attngeo.attention_sites(model, layers=[0])]
     with linear_latent_norms(model):
         ran = record(model, {"input_ids": ids})[site.module]
@@ -117,7 +116,7 @@ OTHERS = {
 def test_kernels_are_the_traces_of_the_forms_at_offsets(name: str) -> None:
     """Other tests compare these forms with the running models."""
     model = build(OTHERS[name])
-    kernel = read_kernel(measure(model, layers=[0]))
+    kernel = read_kernel(attngeo.positions(model, layers=[0]))
     for offset in range(len(KERNEL)):
         of_offset = attngeo.attention_sites(model, layers=[0], rope_offset=offset, dtype=torch.float64)
         [(site, wq, wk)] = list(of_offset)
@@ -141,23 +140,25 @@ def look(*turns: int) -> dict[str, Tensor]:
 
 def test_peaks_are_searched_as_far_as_64_tokens_back_and_ahead(tmp_path: Path) -> None:
     both_ways = CONFIG | {"use_bidirectional_attention": True}
-    at_the_end = measure(write_single(tmp_path / "end", look(64, -64), both_ways))
+    at_the_end = attngeo.positions(write_single(tmp_path / "end", look(64, -64), both_ways))
     assert at_the_end["peak"].tolist() == [64] * 4 + [-64] * 4
-    assert measure(write_single(tmp_path / "causal", look(64, 64)))["peak"].tolist() == [64] * 8
-    beyond = measure(write_single(tmp_path / "beyond", look(65, -65), both_ways))
+    assert attngeo.positions(write_single(tmp_path / "causal", look(64, 64)))["peak"].tolist() == [64] * 8
+    beyond = attngeo.positions(write_single(tmp_path / "beyond", look(65, -65), both_ways))
     assert beyond["peak"].abs().max() <= 64
 
 
 def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: Path) -> None:
     """Keys that are queries turned by five positions; heads that share them, too."""
     tensors = look(5, -5)
-    causal = measure(write_single(tmp_path / "causal", tensors))
-    both_ways = measure(write_single(tmp_path / "both", tensors, CONFIG | {"use_bidirectional_attention": True}))
+    causal = attngeo.positions(write_single(tmp_path / "causal", tensors))
+    both_ways = attngeo.positions(
+        write_single(tmp_path / "both", tensors, CONFIG | {"use_bidirectional_attention": True})
+    )
     assert causal["peak"].tolist()[:4] == [5] * 4
     assert all(peak >= 0 for peak in causal["peak"])
     assert both_ways["peak"].tolist() == [5] * 4 + [-5] * 4
     assert causal["key_head"].tolist() == [0, 0, 1, 1] * 2
-    assert list(causal.columns) == list(position_columns())
+    assert list(causal.columns) == list(attngeo.columns("positions"))
     assert set(causal["note"]) == {"rotary embeddings"}
     assert read_kernel(causal).equal(read_kernel(both_ways))
 
@@ -179,14 +180,14 @@ def test_the_peak_is_ahead_only_if_tokens_see_later_ones(
     saved: Callable[[str], Path], name: str, causal: tuple[str, ...], both_ways: tuple[str, ...]
 ) -> None:
     """The heads of a model with random weights look ahead as often as back."""
-    peaks = measure(saved(name)).groupby("stack")["peak"].min()
+    peaks = attngeo.positions(saved(name)).groupby("stack")["peak"].min()
     assert all(peaks[stack] >= 0 for stack in causal)
     assert all(peaks[stack] < 0 for stack in both_ways)
 
 
 def test_each_tower_has_the_table_that_is_nearest_to_it(saved: Callable[[str], Path]) -> None:
     """That of the text of GIT holds the tower of images, too, which has its own."""
-    tables = measure(saved("git")).groupby("stack")["note"].first().str.split().str[3]
+    tables = attngeo.positions(saved("git")).groupby("stack")["note"].first().str.split().str[3]
     assert tables["text"] == "git.embeddings.position_embeddings.weight,"
     assert tables["vision"] == "git.image_encoder.vision_model.embeddings.position_embedding.weight,"
 
@@ -195,7 +196,7 @@ def test_pairs_that_stand_still_count_in_no_measure(tmp_path: Path) -> None:
     """With this scaling, half of the pairs have the frequency 0."""
     rope = {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7}
     folder = write_single(tmp_path, config=CONFIG | {"rope_parameters": rope})
-    rows = measure(folder, layers=[0])
+    rows = attngeo.positions(folder, layers=[0])
     assert rows["note"][0] == "rotary embeddings of 4 of 6 dimensions"
     [(_, wq, wk)] = attngeo.attention_sites(folder, layers=[0], dtype=torch.float64)
     parts = [wq[:, :, [pair, 3 + pair]] @ wk[[0, 0, 1, 1]][:, :, [pair, 3 + pair]].mT for pair in (0, 1)]
@@ -242,7 +243,7 @@ def test_learned_positions_give_the_logits_of_the_running_model(name: str) -> No
         table[unused:] = orthogonal_rows(count, table.shape[1])
     if name == "opt":
         model.config.max_position_embeddings = count
-    rows = measure(model, layers=[0])
+    rows = attngeo.positions(model, layers=[0])
     assert f"{count} positions of {module}.weight" in rows["note"][0]
     [site] = [site for site, _, _ in attngeo.attention_sites(model, layers=[0])]
     ran = record(model, {"input_ids": torch.full((1, count), 5)})[site.module]
@@ -265,7 +266,7 @@ def test_up_to_two_rows_before_the_stated_positions_are_none(unused: int, first:
     tensors = {f"{layer}.{letter}_proj.weight": torch.eye(24) for letter in "qkv"}
     tensors["model.decoder.embed_positions.weight"] = positions
     config = {"model_type": "opt", "hidden_size": 24, "num_attention_heads": 4, "max_position_embeddings": 8}
-    rows = measure(write_single(tmp_path, tensors, config))
+    rows = attngeo.positions(write_single(tmp_path, tensors, config))
     assert rows["note"].str.startswith(f"{8 + unused - first} positions of").all()
     of_head = positions[first:, :6] @ positions[first:, :6].T
     assert rows["kernel_1"][0] == pytest.approx(float(of_head.diagonal(-1).mean()), rel=1e-4)
@@ -283,7 +284,7 @@ ALIBI = {
 def test_alibi_is_read_by_its_slopes(name: str) -> None:
     """Without queries, the logarithms of attention fall by the slope."""
     model = build(ALIBI[name])
-    rows = measure(model)
+    rows = attngeo.positions(model)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith(("query_key_value.weight", "query_key_value.bias", "Wqkv.weight")):
@@ -306,7 +307,7 @@ def test_slopes_are_those_of_transformers(heads: int, tmp_path: Path) -> None:
     width = 2 * heads
     tensors = {"transformer.h.0.self_attention.query_key_value.weight": torch.randn(width + 4, width)}
     config = {"model_type": "falcon", "num_attention_heads": heads, "hidden_size": width, "alibi": True}
-    rows = measure(write_single(tmp_path, tensors, config))
+    rows = attngeo.positions(write_single(tmp_path, tensors, config))
     slopes = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
     assert rows["kernel_1"].tolist() == pytest.approx((-slopes).tolist(), rel=1e-2)  # it rounds to bfloat16
 
@@ -316,7 +317,7 @@ def test_alibi_that_sees_later_tokens_falls_both_ways(tmp_path: Path) -> None:
         f"bert.encoder.layer.0.attention.self.{name}.weight": torch.randn(24, 24) for name in ("query", "key", "value")
     }
     config = {"model_type": "bert", "num_attention_heads": 4, "position_embedding_type": "alibi"}
-    rows = measure(write_single(tmp_path, tensors, config))
+    rows = attngeo.positions(write_single(tmp_path, tensors, config))
     assert rows["peak"].tolist() == [0] * 4
     assert rows["kernel_2"].tolist() == [-0.5, -0.125, -0.03125, -0.0078125]
 
@@ -334,7 +335,7 @@ def test_alibi_that_sees_later_tokens_falls_both_ways(tmp_path: Path) -> None:
 def test_what_has_no_kernel_says_why(
     saved: Callable[[str], Path], name: str, stacks: tuple[str, ...], reason: str
 ) -> None:
-    rows = measure(saved(name))
+    rows = attngeo.positions(saved(name))
     chosen = rows[rows["stack"].isin(stacks)]
     assert len(chosen)
     assert chosen["note"].str.contains(reason, regex=False).all()
@@ -343,7 +344,7 @@ def test_what_has_no_kernel_says_why(
 
 def test_encoder_and_decoder_have_tables_of_their_own() -> None:
     model = build(TinyModel("bart", "BartForConditionalGeneration", SEQ2SEQ))
-    rows = measure(model)
+    rows = attngeo.positions(model)
     for stack in ("encoder", "decoder"):
         assert rows[rows["stack"] == stack]["note"].str.startswith(f"40 positions of model.{stack}.embed_posit").all()
         of_stack = attngeo.attention_sites(model, stack=stack, layers=[0], dtype=torch.float64)
@@ -359,7 +360,7 @@ def test_encoder_and_decoder_have_tables_of_their_own() -> None:
 
 def test_layers_that_do_not_rotate_are_told_from_those_that_do() -> None:
     smollm3 = TinyModel("smollm3", "SmolLM3ForCausalLM", LLAMA | {"no_rope_layers": [1, 0]})
-    rows = measure(build(smollm3))
+    rows = attngeo.positions(build(smollm3))
     by_layer = rows.groupby("layer")["fast_share"].count().tolist()
     assert by_layer == [4, 0]
     assert rows["note"].iloc[-1].startswith("no rotary embeddings, no ALiBi and no known table of positions")
@@ -367,8 +368,8 @@ def test_layers_that_do_not_rotate_are_told_from_those_that_do() -> None:
 
 def test_options_change_the_form_as_those_of_score_do(saved: Callable[[str], Path]) -> None:
     folder = saved("gpt2")
-    plain = measure(folder, layers=[0])
-    folded = measure(folder, layers=[0], with_bias=True, fold_norm=True)
+    plain = attngeo.positions(folder, layers=[0])
+    folded = attngeo.positions(folder, layers=[0], with_bias=True, fold_norm=True)
     [(_, wq, wk)] = attngeo.attention_sites(folder, layers=[0], with_bias=True, fold_norm=True, dtype=torch.float64)
     table = load_file(folder / "model.safetensors")["transformer.wpe.weight"].double()
     ones = torch.cat([table, torch.ones(len(table), 1)], 1)
@@ -385,7 +386,7 @@ def test_options_change_the_form_as_those_of_score_do(saved: Callable[[str], Pat
 def test_broken_weights_are_missing_values_with_a_reason(name: str, value: float, reason: str, tmp_path: Path) -> None:
     tensors = weights()
     tensors[f"model.layers.0.self_attn.{name}_proj.weight"][:12] = value
-    rows = measure(write_single(tmp_path, tensors))
+    rows = attngeo.positions(write_single(tmp_path, tensors))
     is_broken = rows["note"].str.contains(reason)
     assert is_broken.tolist()[:2] == [True, True]
     assert not is_broken[4:].any()
@@ -396,7 +397,7 @@ def test_broken_weights_are_missing_values_with_a_reason(name: str, value: float
 def test_a_model_of_one_layer_and_one_head_is_measured(tmp_path: Path) -> None:
     config = CONFIG | {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2}
     tensors = {f"model.layers.0.self_attn.{name}_proj.weight": torch.ones(2, 24) for name in "qkv"}
-    rows = measure(write_single(tmp_path, tensors, config))
+    rows = attngeo.positions(write_single(tmp_path, tensors, config))
     assert rows["fast_share"].tolist() == [1.0]
     assert rows["kernel_1"].tolist() == pytest.approx([48 * math.cos(1)])
 
@@ -404,19 +405,21 @@ def test_a_model_of_one_layer_and_one_head_is_measured(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     folder = write_single(tmp_path / "rope", config=CONFIG | {"rope_theta": "many"})
     with refuses(CorruptCheckpointError, folder, "invalid rotary embedding", "'many' is no number"):
-        measure(folder)
+        attngeo.positions(folder)
     with refuses(UsageError, "layer 9", "0 to 1"):
-        measure(write_single(tmp_path / "plain"), layers=[9])
+        attngeo.positions(write_single(tmp_path / "plain"), layers=[9])
     with refuses(UsageError, "stack 'encoder'"):
-        measure(tmp_path / "plain", stack="encoder")
+        attngeo.positions(tmp_path / "plain", stack="encoder")
 
 
 def test_a_rotation_that_is_not_known_is_noted(tmp_path: Path) -> None:
     wobbly = CONFIG | {"rope_scaling": {"rope_type": "wobbly"}}
-    rows = measure(write_single(tmp_path / "wobbly", config=wobbly))
+    rows = attngeo.positions(write_single(tmp_path / "wobbly", config=wobbly))
     assert rows["note"][0] == "no position kernel: rotary scaling 'wobbly' is unsupported"
     assert rows["fast_share"].isna().all()
-    mystery = measure(write_single(tmp_path / "mystery", config=CONFIG | {"model_type": "mystery", "rope_theta": 1e4}))
+    mystery = attngeo.positions(
+        write_single(tmp_path / "mystery", config=CONFIG | {"model_type": "mystery", "rope_theta": 1e4})
+    )
     assert mystery["note"].str.startswith("no position kernel: the order of its rotary dimensions is unknown").all()
 
 
@@ -424,13 +427,13 @@ def test_tables_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
     folder = write_single(tmp_path / "model")
     steps: list[str] = []
-    first = measure(folder, progress=lambda step: steps.append(step.phase))
+    first = attngeo.positions(folder, progress=lambda step: steps.append(step.phase))
     assert "kept" not in steps
-    again = measure(folder, progress=lambda step: steps.append(step.phase))
+    again = attngeo.positions(folder, progress=lambda step: steps.append(step.phase))
     assert steps[-1] == "kept"
     pd.testing.assert_frame_equal(first, again)
     assert len(list((tmp_path / "kept" / "positions").glob("*.parquet"))) == 1
-    measure(folder, fold_norm=True)
+    attngeo.positions(folder, fold_norm=True)
     assert len(list((tmp_path / "kept" / "positions").glob("*.parquet"))) == 2
 
 
@@ -444,5 +447,7 @@ def test_only_queries_keys_and_the_table_of_positions_are_read(saved: Callable[[
     folder = write_single(tmp_path, tensors)
     (folder / "config.json").write_text(config)
     pd.testing.assert_frame_equal(
-        measure(folder).drop(columns="model"), measure(saved("llama")).drop(columns="model"), check_exact=True
+        attngeo.positions(folder).drop(columns="model"),
+        attngeo.positions(saved("llama")).drop(columns="model"),
+        check_exact=True,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
 from attngeo.keywords import takes
-from attngeo.positions.options import PositionOptions
+from attngeo.offsets.options import PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.questions.asking import ask_for_one_table
 from attngeo.questions.table import QUESTIONS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PositionKeywords(PositionOptions, HubAccess, ResultOptions, StudyOptions):
-    """The keywords of `measure`."""
+    """The keywords of `positions`."""
 
     options: PositionOptions | None = None
     hub: HubAccess | None = None
@@ -32,8 +32,8 @@ class PositionKeywords(PositionOptions, HubAccess, ResultOptions, StudyOptions):
 
 
 @takes(PositionKeywords)
-def measure(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: PositionOptions, *, session: Session
+def positions(  # noqa: D417 - the keywords are those of a session
+    models: Model | Sequence[Model], options: PositionOptions, *, session: Session
 ) -> pd.DataFrame:
     """Where each head of a model looks by position alone, from its queries and keys.
 
@@ -41,7 +41,7 @@ def measure(  # noqa: D417 - the keywords are those of a session
     are. The position kernel κ(Δ) says which: see `attngeo.geometry.positions`. Results are kept as those of `score`.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+        models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
             several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
         options: which heads, and which form; its fields are keywords, too:
             {options}
@@ -54,7 +54,7 @@ def measure(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each head. Its columns are `position_columns()`:
+        A DataFrame with one row for each head. Its columns are `attngeo.columns("positions")`:
 
             fast_share         share of the fastest quarter of the rotary pairs in Σ‖M_i‖, in [0, 1]; missing without
                                rotary embeddings
@@ -71,9 +71,9 @@ def measure(  # noqa: D417 - the keywords are those of a session
         CheckpointError: the model cannot be read.
         UsageError: a value is no choice or outside its limits.
 
-    >>> from attngeo.positions import measure
-    >>> rows = measure("demo:decoder", layers=[0])
+    >>> import attngeo
+    >>> rows = attngeo.positions("demo:decoder", layers=[0])
     >>> rows[["head", "peak"]].values.tolist()
     [[0, 1], [1, 1], [2, 1], [3, 1]]
     """
-    return ask_for_one_table(QUESTIONS["positions"], model, session, options=options)
+    return ask_for_one_table(QUESTIONS["positions"], models, session, options=options)

@@ -15,10 +15,10 @@ from support.messages import assert_states, refuses
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attngeo.errors import UnsupportedModelError, UsageError
-from attngeo.gradients import GradientCallback
-from attngeo.gradients.recording import record_gradients
-from attngeo.gradients.statistics import tabulate_site
 from attngeo.pretrain import AttentionGeometryCallback
+from attngeo.updates import GradientCallback
+from attngeo.updates.recording import record_gradients
+from attngeo.updates.statistics import tabulate_site
 
 pytestmark = pytest.mark.usefixtures("without_collecting")
 

@@ -40,9 +40,9 @@ from attngeo.choices import Objective
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
-from attngeo.gradients.change import Projections, read_projections
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
+from attngeo.updates.change import Projections, read_projections
 from attngeo.verification.loading import evaluate
 
 # The name of our attention function in transformers, and that of each model's eager one in its modeling file.

@@ -1,10 +1,11 @@
-"""The options and the columns of `attngeo.gradients.measure`. Imports no torch."""
+"""The options and the columns of `attngeo.gradients`. Imports no torch."""
 
 from __future__ import annotations
 
 from attngeo.choices import Objective
 from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
 from attngeo.questions.conditions import Checkable
+from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.scores.spec import SPREADS, score_names
 
 # Columns of the tokens that an update comes from.
@@ -16,7 +17,8 @@ TOKENS = (
 CHANGE = "change_"
 # A row of the pairs of one sequence.
 PAIR_COLUMNS = (
-    "model", "objective", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta",
+    *ABOUT_MODEL, "objective", "stack", "layer", "head", "position", "token", "attended_position", "attended_token",
+    "beta",
 )  # fmt: skip
 
 
@@ -24,7 +26,7 @@ def gradient_columns() -> tuple[str, ...]:
     """The columns of the table of updates, in their order; `NAME_chance` is the score of shuffled gradients."""
     changes = [f"{CHANGE}{name}" for name in score_names()]
     return (
-        "model", "revision", "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
+        *ABOUT_MODEL, "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
         *score_names(), *(f"{name}_chance" for name in score_names()), *changes,
         *(f"{name}_chance" for name in changes), "frobenius_norm", *SPREADS, *TOKENS, "loss", "note",
     )  # fmt: skip

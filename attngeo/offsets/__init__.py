@@ -1,0 +1,1 @@
+"""Where heads look by position alone, from their queries and keys: `attngeo.positions`."""
