@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "score gamma": (lambda value: attngeo.score(MODEL, gamma=value), (*NO_NUMBERS, -1)),
     "score stack": (lambda value: attngeo.score(MODEL, stack=value), NO_TEXTS),
     "attention_sites stack": (lambda value: list(attngeo.attention_sites(MODEL, stack=value)), NO_TEXTS),
-    "attention_sites parts": (lambda value: list(attngeo.attention_sites(MODEL, parts=value)), (*NO_TEXTS, "ov")),
+    "attention_sites circuit": (lambda value: list(attngeo.attention_sites(MODEL, circuit=value)), (*NO_TEXTS, "vo")),
     "attention_sites layers": (lambda value: list(attngeo.attention_sites(MODEL, layers=value)), ("a", 1, [1.5], {})),
     "attention_sites fold_norm": (lambda value: list(attngeo.attention_sites(MODEL, fold_norm=value)), ("no", 2, [])),
     "attention_sites dtype": (

@@ -23,9 +23,9 @@ def call_public_functions() -> None:
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)
-    for weights in attngeo.attention_sites("demo:minilm", parts="qkvo"):
+    for weights in attngeo.attention_sites("demo:minilm", circuit="both"):
         print(weights.wv @ weights.wo)
-    attngeo.attention_sites("demo:minilm", parts="ov")  # type: ignore[arg-type]
+    attngeo.attention_sites("demo:minilm", circuit="vo")  # type: ignore[arg-type]
     attngeo.attention_sites("demo:minilm", layer=0)  # type: ignore[call-arg]
     attngeo.attention_sites("org/base", adapter="org/adapter", config="org/base")
     attngeo.attention_sites("org/base", adapter=["org/adapter=0.5", "./other"])

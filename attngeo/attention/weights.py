@@ -13,7 +13,7 @@ from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import require_outputs
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import Parts
+from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
@@ -70,7 +70,7 @@ class SiteKeywords(HubAccess):
     """The keywords of `attention_sites`."""
 
     hub: HubAccess | None = None
-    parts: Parts = "qk"
+    circuit: Circuit = "qk"
     stack: str | None = None
     layers: Iterable[int] | None = None
     with_bias: bool = False
@@ -85,7 +85,7 @@ class SiteKeywords(HubAccess):
 def attention_sites(
     model: Model,
     *,
-    parts: Parts = "qk",
+    circuit: Circuit = "qk",
     stack: str | None = None,
     layers: Iterable[int] | None = None,
     with_bias: bool = False,
@@ -100,7 +100,7 @@ def attention_sites(
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-        parts: the weights that are read: "qk" for queries and keys, "vo" for values and outputs, "qkvo" for all four.
+        circuit: the weights that are read: "qk" for queries and keys, "ov" for values and outputs, "both" for all four.
         stack: only sites of this stack.
         layers: only sites of these layers.
         with_bias: as for `score`.
@@ -125,7 +125,7 @@ def attention_sites(
     >>> import attngeo
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
-    >>> weights = next(attngeo.attention_sites("demo:minilm", parts="qkvo"))
+    >>> weights = next(attngeo.attention_sites("demo:minilm", circuit="both"))
     >>> (weights.wv @ weights.wo).shape  # what each head writes
     torch.Size([12, 384, 384])
     """
@@ -141,7 +141,7 @@ def attention_sites(
         config=config,
         device="cpu",
     )
-    with Attention.open(model, options, Session(hub=hub), parts=parts, dtype=dtype) as attention:
+    with Attention.open(model, options, Session(hub=hub), parts=PARTS_OF[circuit], dtype=dtype) as attention:
         for site in attention.sites:
             require_outputs(site)
             yield _build_weights(attention.read_site(site), dtype)
