@@ -23,6 +23,8 @@ PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS,
 # Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
+# Settings of a paper's experiment: as its text says, or as the code did that made the published numbers.
+Settings = Literal["text", "code"]
 # Matrices of a head: queries with keys, values with outputs; and both of them.
 OneCircuit = Literal["qk", "ov"]
 Circuit = Literal["qk", "ov", "both"]
@@ -44,7 +46,9 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
 # Names of options, keys and keywords before version 0.4 → those from it on.
-RENAMED: dict[str, str] = {"parts": "circuit", "vo": "ov", "qkvo": "both"}
+RENAMED: dict[str, str] = {
+    "parts": "circuit", "vo": "ov", "qkvo": "both", "convention": "settings", "published": "settings",
+}  # fmt: skip
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6
