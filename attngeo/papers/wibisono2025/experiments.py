@@ -167,7 +167,9 @@ def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str
     """The metrics of a fitted model on test rows."""
     if model.part_ == "items":
         return {"cross_entropy": -model.score(test)}
-    return measure_ratings(test["value"], model.predict(test)["mean"], setting if setting in ("v1", "v2") else "")
+    return measure_ratings(
+        test["value"], model.predict(test)["predicted_mean"], setting if setting in ("v1", "v2") else ""
+    )
 
 
 @lru_cache(maxsize=2)
