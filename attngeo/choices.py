@@ -48,6 +48,7 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 # Names of options, keys and keywords before version 0.4 → those from it on.
 RENAMED: dict[str, str] = {
     "parts": "circuit", "vo": "ov", "qkvo": "both", "convention": "settings", "published": "settings",
+    "tokeniser": "tokenizer",
 }  # fmt: skip
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

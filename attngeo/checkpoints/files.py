@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.bounds.names import list_names, name_type
-from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, NotTextError, read_small_text
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENIZER_BYTES, NotTextError, read_small_text
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
@@ -195,7 +195,7 @@ def limit_of(file: str) -> int | None:
         return MOST_INDEX_BYTES
     if is_weights(file):
         return None
-    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
+    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENIZER_BYTES
 
 
 def require_format(file: str) -> Format:

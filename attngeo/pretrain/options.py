@@ -186,7 +186,6 @@ class TextPretrainOptions(PretrainOptions):
         panel=INPUT,
         metavar="train|REF",
         shown_default="that of the data set, else train",
-        flags=("--tokenizer", "--tokeniser"),
     )
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
