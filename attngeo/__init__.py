@@ -22,6 +22,7 @@
     positions                          where heads look by position alone: see attngeo.positions.measure
     gradients                          the updates that a text asks of attention: see attngeo.gradients.measure
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
+    types                              the classes that signatures name: options, results, and what a model is
     errors                             the classes of all errors; AttnGeoError is their base
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
@@ -35,7 +36,13 @@ from attngeo.lazy import import_when_used
 from attngeo.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attngeo import errors as errors, gradients as gradients, positions as positions, pretrain as pretrain
+    from attngeo import (
+        errors as errors,
+        gradients as gradients,
+        positions as positions,
+        pretrain as pretrain,
+        types as types,
+    )
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.attention.weights import attention_sites as attention_sites
