@@ -11,10 +11,13 @@ table of a recipe is that class. Imports nothing heavy.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -50,11 +53,75 @@ LEAST_WITHOUT_UNIT = 1_000_000
 DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 
 
+# What a user may write for options: a path or another reference, one or several, layers, an amount of bytes.
+Reference = str | Path
+References = Reference | Sequence[Reference]
+Layers = Sequence[int] | str
+Memory = int | str
+Given = TypeVar("Given")
+Stored = TypeVar("Stored")
+
+if TYPE_CHECKING:
+
+    class Converted(Generic[Given, Stored]):
+        """The type of an option whose `parse` makes a value of another type from what a user gives."""
+
+        def __get__(self, instance: object, owner: type | None = None) -> Stored: ...
+        def __set__(self, instance: object, value: Given) -> None: ...
+else:
+
+    class Converted:
+        """At run time the type of the stored value, which is checked, and beside it the given one, which is shown."""
+
+        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
+            given, stored = types
+            return Annotated[stored, Shown(show_type(given))]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An annotation as `help` and editors show it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def show_type(annotation: Any) -> str:
+    """An annotation in Python, without the names of modules.
+
+    >>> show_type(Sequence[int] | None), show_type(Literal["qk", "ov"]), show_type("Model | None")
+    ('Sequence[int] | None', "Literal['qk', 'ov']", 'Model | None')
+    """
+    if isinstance(annotation, str | Shown):
+        return str(annotation)
+    if annotation in (None, NoneType):
+        return "None"
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin in (Union, UnionType):
+        return " | ".join(map(show_type, arguments))
+    if origin is Annotated:
+        return show_type(arguments[0])
+    if isinstance(annotation, list):
+        return f"[{', '.join(map(show_type, annotation))}]"
+    if getattr(annotation, "__module__", "") == "torch":  # such as torch.dtype, whose name alone says little
+        return str(annotation).removeprefix("<class '").removesuffix("'>")
+    name = getattr(origin or annotation, "__name__", None) or str(annotation)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if annotation is ...:
+        return "..."
+    return f"{name}[{', '.join(map(show_type, arguments))}]" if arguments else name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """What a field says about itself besides its type and its default.
 
-    help: one phrase, without a full stop. panel: its group in `--help`. flags: how the command line spells it, by
+    help: one phrase, without a full stop, which Python shows, too. in_command: what follows it in `--help` alone, with
+    the mark between. panel: its group in `--help`. flags: how the command line spells it, by
     default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
     that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
     if the type does not list them. parse: makes the value from any other than None, such as the text "1GB". repeated:
@@ -64,6 +131,7 @@ class Option:
 
     help: str
     panel: str
+    in_command: str = ""
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     shown_default: str | None = None
@@ -107,16 +175,23 @@ def parse_device(device: Any) -> Any:
     return device
 
 
+def as_text(text: Any) -> Any:
+    """A path as a text; anything else as it is."""
+    return str(text) if isinstance(text, Path) else text
+
+
 def as_texts(texts: Any) -> Any:
-    """One text or several as a tuple."""
-    return (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Iterable) else texts
+    """One text or path, or several, as a tuple of texts."""
+    if isinstance(texts, str | Path):
+        return (as_text(texts),)
+    return tuple(map(as_text, texts)) if isinstance(texts, Iterable) else texts
 
 
 def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
         None,
-        "Text that is a missing cell, beside the default and empty cells; '' drops the default; may be repeated",
+        "Text that is a missing cell, beside the default and empty cells; '' drops the default",
         panel=INPUT,
         metavar="TEXT",
         parse=as_texts,
@@ -184,6 +259,23 @@ class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
             return super().__call__(*args, **values)
         except ValidationError as error:
             raise explain(cls, first_problem(error)) from None
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Its fields as keywords, with the defaults."""
+        return inspect.Signature([make_keyword(cls, name) for name in cls.model_fields])
+
+    @__signature__.setter
+    def __signature__(cls, signature: object) -> None:
+        """Drop that of pydantic, which has no fields of a class that is not complete."""
+
+
+def make_keyword(options_class: type[BaseModel], name: str) -> inspect.Parameter:
+    """The keyword of a function that is a field of a class, with its type as it is shown, and its default."""
+    field = options_class.model_fields[name]
+    shown = next((part for part in field.metadata if isinstance(part, Shown)), Shown(show_type(field.annotation)))
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shown)
 
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import torch
@@ -17,6 +17,7 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
+from attngeo.options import Layers, Reference, References
 from attngeo.session import Session
 
 
@@ -72,12 +73,12 @@ class SiteKeywords(HubAccess):
     hub: HubAccess | None = None
     circuit: Circuit = "qk"
     stack: str | None = None
-    layers: Iterable[int] | None = None
+    layers: Layers | None = None
     with_bias: bool = False
     fold_norm: bool = False
     rope_offset: int = 0
-    adapter: str | Sequence[str] = ()
-    config: str | None = None
+    adapter: References = ()
+    config: Reference | None = None
     dtype: torch.dtype = torch.float32
 
 
@@ -87,12 +88,12 @@ def attention_sites(
     *,
     circuit: Circuit = "qk",
     stack: str | None = None,
-    layers: Iterable[int] | None = None,
+    layers: Layers | None = None,
     with_bias: bool = False,
     fold_norm: bool = False,
     rope_offset: int = 0,
-    adapter: str | Sequence[str] = (),
-    config: str | None = None,
+    adapter: References = (),
+    config: Reference | None = None,
     dtype: torch.dtype = torch.float32,
     hub: HubAccess,
 ) -> Iterator[SiteWeights]:
@@ -102,7 +103,7 @@ def attention_sites(
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
         circuit: the weights that are read: "qk" for queries and keys, "ov" for values and outputs, "both" for all four.
         stack: only sites of this stack.
-        layers: only sites of these layers.
+        layers: only sites of these layers, as numbers or as "0-3,7".
         with_bias: as for `score`.
         fold_norm: as for `score`.
         rope_offset: as for `score`.
@@ -133,7 +134,7 @@ def attention_sites(
         raise UsageError(f"$dtype is {dtype!r:.60}, expected one of floating point, such as torch.float32", "dtype")
     options = ReadingOptions(
         stack=stack,
-        layers=layers,  # type: ignore[arg-type]
+        layers=layers,
         with_bias=with_bias,
         fold_norm=fold_norm,
         rope_offset=rope_offset,

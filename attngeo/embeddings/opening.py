@@ -33,7 +33,7 @@ from attngeo.errors import (
 from attngeo.keywords import takes
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.sections import MAIN
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.session import Session
 
 FLOATS = ("f2", "f4", "f8")
@@ -67,7 +67,7 @@ class EmbeddingKeywords(HubAccess):
     hub: HubAccess | None = None
     table: Table = "input"
     tokenizer: Any = None
-    progress: ProgressCallback = ignore_progress
+    progress: ProgressCallback | None = None
 
 
 @takes(EmbeddingKeywords)

@@ -103,7 +103,7 @@ class SimulateOptions(Options):
 
     shifts: Sequence[Any] | None = option(
         None,
-        "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated",
+        "Setting n_c,noise,corr, for example 5,0,0.9",
         panel=INPUT,
         metavar="SETTING",
         parse=parse_shifts,

@@ -79,7 +79,7 @@ class RunOptions(Options):
     )
     neighbours: Sequence[int] | None = option(
         None,
-        "Nearest cities that the factor model adds up; may be repeated",
+        "Nearest cities that the factor model adds up",
         panel=MODEL,
         metavar="K",
         parse=_parse_numbers,
