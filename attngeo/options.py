@@ -146,9 +146,11 @@ class Option:
         """Complete the JSON schema of the field, as pydantic asks."""
         if self.choices is not None:
             schema["enum"] = list(self.choices())
-        if self.parse is not None and not self.repeated and schema.get("type") != "string":
+        if self.parse is not None and schema.get("type") != "string":
             kept = {name: schema.pop(name) for name in [*schema] if name not in ("default", "description", "title")}
-            schema["anyOf"] = [*kept.pop("anyOf", [kept] if kept else []), {"type": "string"}]
+            kinds = kept.pop("anyOf", [kept] if kept else [])
+            text = {"type": "string"}
+            schema["anyOf"] = kinds if text in kinds else [*kinds, text]
 
 
 def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:

@@ -231,3 +231,12 @@ def test_former_names_are_answered_in_python_by_a_command_and_in_a_recipe(inside
     )
     run = inside("report", recipe, "-o", tmp_path / "report")
     assert "it is called settings now" in run.stderr
+
+
+def test_the_schema_of_recipes_has_both_forms_of_an_option() -> None:
+    """As editors check a recipe by it: a text beside a list or a number."""
+    properties = ScoreOptions.model_json_schema()["properties"]
+    for name, kind in (("adapter", "array"), ("layers", "array"), ("memory", "integer"), ("config", "null")):
+        kinds = [form["type"] for form in properties[name]["anyOf"]]
+        assert {kind, "string"} <= {*kinds}, name
+        assert len(kinds) == len({*kinds}), name
