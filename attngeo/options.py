@@ -61,17 +61,18 @@ Memory = int | str
 Given = TypeVar("Given")
 Stored = TypeVar("Stored")
 
-if TYPE_CHECKING:
 
-    class Converted(Generic[Given, Stored]):
-        """The type of an option whose `parse` makes a value of another type from what a user gives."""
+class Converted(Generic[Given, Stored]):
+    """The type of an option whose `parse` makes a value of another type from what a user gives.
+
+    At run time it is the type of the stored value, which is checked, and beside it the given one, which is shown.
+    """
+
+    if TYPE_CHECKING:
 
         def __get__(self, instance: object, owner: type | None = None) -> Stored: ...
         def __set__(self, instance: object, value: Given) -> None: ...
-else:
-
-    class Converted:
-        """At run time the type of the stored value, which is checked, and beside it the given one, which is shown."""
+    else:
 
         def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
             given, stored = types
