@@ -23,6 +23,7 @@
     AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
     ExponentialFamilyAttention()       attention for sequences, baskets, ratings and places, as an estimator
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
+    types                              the classes that signatures name: options, results, and what a model is
     errors                             the classes of all errors; AttnGeoError is their base
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
@@ -36,7 +37,7 @@ from attngeo.lazy import import_when_used
 from attngeo.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attngeo import errors as errors, pretrain as pretrain
+    from attngeo import errors as errors, pretrain as pretrain, types as types
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.attention.survey import inspect as inspect

@@ -23,6 +23,8 @@ PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS,
 # Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
+# Settings of a paper's experiment: as its text says, or as the code did that made the published numbers.
+Settings = Literal["text", "code"]
 # Matrices of a head: queries with keys, values with outputs; and both of them.
 OneCircuit = Literal["qk", "ov"]
 Circuit = Literal["qk", "ov", "both"]
@@ -66,6 +68,12 @@ RENAMED: dict[str, str | tuple[str, ...]] = {
     "other_position": "attended_position",
     "other_token": "attended_token",
     "score_columns": "columns",
+    "parts": "circuit",
+    "vo": "ov",
+    "qkvo": "both",
+    "convention": "settings",
+    "published": "settings",
+    "tokeniser": "tokenizer",
 }
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from pydantic import create_model
 
 from attngeo.choices import advise
 from attngeo.errors import UnknownOptionError, UsageError, require_extra
-from attngeo.options import Options, choices_of, options_of
+from attngeo.options import Options, Shown, choices_of, make_keyword, options_of, show_type
 from attngeo.session import Session
 
 WIDTH = 110
@@ -136,36 +136,21 @@ def build_signature(
 ) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     fields = keywords.model_fields
+    own = inspect.signature(function)
     kept = [
-        parameter.replace(annotation=spell_out(parameter.annotation, function.__globals__))
-        for name, parameter in inspect.signature(function).parameters.items()
+        parameter.replace(annotation=_show(parameter.annotation))
+        for name, parameter in own.parameters.items()
         if name != "session" and name not in fields
     ]
     options = chain.from_iterable(map(options_of, options_classes.values()))
     rest = sorted(fields, key=lambda name: name in options_classes)
-    named = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=fields[name].default, annotation=fields[name].annotation
-        )
-        for name in dict.fromkeys((*options, *rest))
-    ]
-    return inspect.Signature([*kept, *named])
+    named = [make_keyword(keywords, name) for name in dict.fromkeys((*options, *rest))]
+    return inspect.Signature([*kept, *named], return_annotation=_show(own.return_annotation))
 
 
-def spell_out(annotation: Any, names: Mapping[str, Any]) -> Any:
-    """An annotation with the types of aliases that are texts in place of their names, which `help` would show.
-
-    >>> spell_out("Model | Sequence[Model]", {"Model": "str | Path"})
-    'str | Path | Sequence[str | Path]'
-    """
-    if not isinstance(annotation, str):
-        return annotation
-
-    def find(name: re.Match[str]) -> str:
-        alias = names.get(name[0])
-        return alias if isinstance(alias, str) else name[0]
-
-    return re.sub(r"\b[A-Za-z_]\w*", find, annotation)
+def _show(annotation: Any) -> Any:
+    """An annotation as it is shown; a missing one stays so."""
+    return annotation if annotation is inspect.Parameter.empty else Shown(show_type(annotation))
 
 
 def fill_in(docstring: str, name: str, options_class: type[Options]) -> str:

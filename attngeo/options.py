@@ -11,10 +11,13 @@ table of a recipe is that class. Imports nothing heavy.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -50,12 +53,77 @@ LEAST_WITHOUT_UNIT = 1_000_000
 DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 
 
+# What a user may write for options: a path or another reference, one or several, layers, an amount of bytes.
+Reference = str | Path
+References = Reference | Sequence[Reference]
+Layers = Sequence[int] | str
+Memory = int | str
+Given = TypeVar("Given")
+Stored = TypeVar("Stored")
+
+
+class Converted(Generic[Given, Stored]):
+    """The type of an option whose `parse` makes a value of another type from what a user gives.
+
+    At run time it is the type of the stored value, which is checked, and beside it the given one, which is shown.
+    """
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: type | None = None) -> Stored: ...
+        def __set__(self, instance: object, value: Given) -> None: ...
+    else:
+
+        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
+            given, stored = types
+            return Annotated[stored, Shown(show_type(given))]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An annotation as `help` and editors show it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def show_type(annotation: Any) -> str:
+    """An annotation in Python, without the names of modules.
+
+    >>> show_type(Sequence[int] | None), show_type(Literal["qk", "ov"]), show_type("Model | None")
+    ('Sequence[int] | None', "Literal['qk', 'ov']", 'Model | None')
+    """
+    if isinstance(annotation, str | Shown):
+        return str(annotation)
+    if annotation in (None, NoneType):
+        return "None"
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin in (Union, UnionType):
+        return " | ".join(map(show_type, arguments))
+    if origin is Annotated:
+        return show_type(arguments[0])
+    if isinstance(annotation, list):
+        return f"[{', '.join(map(show_type, annotation))}]"
+    if getattr(annotation, "__module__", "") == "torch":  # such as torch.dtype, whose name alone says little
+        return str(annotation).removeprefix("<class '").removesuffix("'>")
+    name = getattr(origin or annotation, "__name__", None) or str(annotation)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if annotation is ...:
+        return "..."
+    return f"{name}[{', '.join(map(show_type, arguments))}]" if arguments else name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """The declaration of an option, besides its type and its default.
 
     Attributes:
-        help: one phrase, without a full stop.
+        help: one phrase, without a full stop, which Python shows, too.
+        in_command: what follows it in `--help` alone, with the mark between.
         panel: its group in `--help`.
         flags: spellings on the command line; `--the-name` by default.
         metavar: text that `--help` shows for the value.
@@ -70,6 +138,7 @@ class Option:
 
     help: str
     panel: str
+    in_command: str = ""
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     shown_default: str | None = None
@@ -84,9 +153,11 @@ class Option:
         """Complete the JSON schema of the field, as pydantic asks."""
         if self.choices is not None:
             schema["enum"] = list(self.choices())
-        if self.parse is not None and not self.repeated and schema.get("type") != "string":
+        if self.parse is not None and schema.get("type") != "string":
             kept = {name: schema.pop(name) for name in [*schema] if name not in ("default", "description", "title")}
-            schema["anyOf"] = [*kept.pop("anyOf", [kept] if kept else []), {"type": "string"}]
+            kinds = kept.pop("anyOf", [kept] if kept else [])
+            text = {"type": "string"}
+            schema["anyOf"] = kinds if text in kinds else [*kinds, text]
 
 
 def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:
@@ -113,16 +184,23 @@ def parse_device(device: Any) -> Any:
     return device
 
 
+def as_text(text: Any) -> Any:
+    """A path as a text; anything else as it is."""
+    return str(text) if isinstance(text, Path) else text
+
+
 def as_texts(texts: Any) -> Any:
-    """One text or several as a tuple."""
-    return (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Iterable) else texts
+    """One text or path, or several, as a tuple of texts."""
+    if isinstance(texts, str | Path):
+        return (as_text(texts),)
+    return tuple(map(as_text, texts)) if isinstance(texts, Iterable) else texts
 
 
 def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
         None,
-        "Text that is a missing cell, beside the default and empty cells; '' drops the default; may be repeated",
+        "Text that is a missing cell, beside the default and empty cells; '' drops the default",
         panel=INPUT,
         metavar="TEXT",
         parse=as_texts,
@@ -190,6 +268,23 @@ class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
             return super().__call__(*args, **values)
         except ValidationError as error:
             raise explain(cls, first_problem(error)) from None
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Its fields as keywords, with the defaults."""
+        return inspect.Signature([make_keyword(cls, name) for name in cls.model_fields])
+
+    @__signature__.setter
+    def __signature__(cls, signature: object) -> None:
+        """Drop that of pydantic, which has no fields of a class that is not complete."""
+
+
+def make_keyword(options_class: type[BaseModel], name: str) -> inspect.Parameter:
+    """The keyword of a function that is a field of a class, with its type as it is shown, and its default."""
+    field = options_class.model_fields[name]
+    shown = next((part for part in field.metadata if isinstance(part, Shown)), Shown(show_type(field.annotation)))
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shown)
 
 
 if TYPE_CHECKING:

@@ -50,7 +50,11 @@ class ResultOptions(Options):
     """Options for scores that are kept on this machine."""
 
     fresh: bool = option(
-        False, "Compute again what is in the result store (see attngeo cache)", advanced=True, panel=RUNNING
+        False,
+        "Compute again what is in the result store",
+        in_command=" (see attngeo cache)",
+        advanced=True,
+        panel=RUNNING,
     )
 
 

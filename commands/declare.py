@@ -105,7 +105,7 @@ def _make_parameter(options_class: type[Options], name: str, declared: Option) -
     choices = choices_of(options_class, name)
     info = typer.Option(
         *(declared.flags or usual),
-        help=declared.help,
+        help=declared.help + declared.in_command + ("; may be repeated" if declared.repeated else ""),
         rich_help_panel=declared.panel,
         hidden=declared.advanced,
         metavar=declared.metavar or "|".join(choices) or None,

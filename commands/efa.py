@@ -387,7 +387,7 @@ def run(
     Examples:
         attngeo efa run synthetic
         attngeo efa run temperature --model fm --n-neighbors 5 --data folder
-        attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
+        attngeo efa run movielens-ratings --settings code --seeds 3 --jobs 2 -o r.csv
     """
     outputs.check(options.save, data=options.data)
     list_settings(experiment, options)

@@ -15,7 +15,7 @@ import attngeo
 from attngeo.bounds.names import in_utf8, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
-from attngeo.choices import PARTS_OF, Circuit
+from attngeo.choices import Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
@@ -250,7 +250,7 @@ def _verify(
 
     names = [*scored]
     with Bar(names[0] if len(names) == 1 else "verify", verbosity) as bar:
-        check = partial(verify_model, parts=PARTS_OF[circuit])
+        check = partial(verify_model, circuit=circuit)
         outcomes = run_study(check, names, replace(session, progress=bar), on_outcome=raise_if_traced)
     disagreements: list[str] = []
     notes: list[str] = []

@@ -217,8 +217,8 @@ def simulate(
 
     Examples:
         attngeo tabular simulate --quick
-        attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
-        attngeo tabular simulate --convention published -o table1.csv
+        attngeo tabular simulate --shifts 5,0,0.9 --methods lr,rf --datasets 5
+        attngeo tabular simulate --settings code -o table1.csv
     """
     outputs.check()
 
@@ -279,8 +279,8 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     ]
     print_table(rows, columns, texts=["method"], section=labels, style=_style, expendable=["runs", "paper", "mse"])
     console = Terminal()
-    if frame.attrs.get("convention") == "text" and frame["published_accuracy"].notna().any():
-        console.print("The paper's numbers are of other tables, which --convention published makes.")
+    if frame.attrs.get("settings") == "text" and frame["published_accuracy"].notna().any():
+        console.print("The paper's numbers are of other tables, which --settings code makes.")
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages))

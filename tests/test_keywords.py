@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ import pandas as pd
 import pytest
 import torch
 from support.messages import refuses
+from transformers import BertConfig, BertModel
 
 import attngeo
+from attngeo.circuits.word_options import WordOptions
 from attngeo.errors import UsageError
+from attngeo.lazy import resolve
+from attngeo.options import Options, options_of
+from attngeo.pretrain import ImagePretrainOptions, TextPretrainOptions, make_options
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
 
 MODEL = "demo:encoder"
@@ -37,7 +44,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "score gamma": (lambda value: attngeo.score(MODEL, gamma=value), (*NO_NUMBERS, -1)),
     "score stack": (lambda value: attngeo.score(MODEL, stack=value), NO_TEXTS),
     "attention_sites stack": (lambda value: list(attngeo.attention_sites(MODEL, stack=value)), NO_TEXTS),
-    "attention_sites parts": (lambda value: list(attngeo.attention_sites(MODEL, parts=value)), (*NO_TEXTS, "ov")),
+    "attention_sites circuit": (lambda value: list(attngeo.attention_sites(MODEL, circuit=value)), (*NO_TEXTS, "vo")),
     "attention_sites layers": (lambda value: list(attngeo.attention_sites(MODEL, layers=value)), ("a", 1, [1.5], {})),
     "attention_sites fold_norm": (lambda value: list(attngeo.attention_sites(MODEL, fold_norm=value)), ("no", 2, [])),
     "attention_sites dtype": (
@@ -133,9 +140,102 @@ def test_options_may_follow_the_model() -> None:
         attngeo.score("demo:minilm", options, options)  # type: ignore[call-arg]
 
 
-def test_help_names_what_a_model_is() -> None:
-    """Not the alias of its types, which is a text."""
-    functions = [getattr(attngeo, name) for name in dir(attngeo)]
-    signatures = [str(inspect.signature(function)) for function in functions if inspect.isfunction(function)]
-    assert not [signature for signature in signatures if re.search(r"\bModel\b", signature)]
-    assert str(inspect.signature(attngeo.verify)).startswith("(model: 'str | Path | ModelRef | torch.nn.Module', ")
+def list_functions() -> dict[str, Callable[..., Any]]:
+    """The public functions that take options, by their names."""
+    functions = {
+        f"{package.__name__}.{name}": getattr(package, name)
+        for package in (attngeo, attngeo.pretrain, attngeo.gradients, attngeo.positions)
+        for name in dir(package)
+    }
+    return {name: function for name, function in functions.items() if hasattr(function, "__wrapped__")}
+
+
+def test_signatures_have_types_that_can_be_read_and_what_is_returned() -> None:
+    functions = list_functions()
+    assert len(functions) > 12
+    for name, function in functions.items():
+        signature = str(inspect.signature(function))
+        assert " -> " in signature, name
+        assert not re.search(r"collections\.abc|attngeo\.|typing\.|<|'Model|Optional", signature), (name, signature)
+    assert str(inspect.signature(attngeo.score)).startswith("(model: Model | Sequence[Model], *, ")
+    assert str(inspect.signature(attngeo.score)).endswith(" -> pd.DataFrame")
+
+
+def test_every_type_in_a_signature_or_docstring_can_be_imported() -> None:
+    """From `attngeo.types`, if it is a class of the package."""
+    classes = {
+        name
+        for module in [*sys.modules.values()]
+        if module.__name__.startswith("attngeo.")
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__.startswith("attngeo.") and name.endswith(("Options", "Access"))
+    }
+    known = {*dir(attngeo.types), *dir(attngeo.errors), *dir(attngeo.pretrain), *dir(attngeo.gradients)}
+    for name, function in list_functions().items():
+        signature = str(inspect.signature(function))
+        named = {*re.findall(r"(?<!pd\.)\b[A-Z]\w+", signature)}
+        named -= {
+            "None",
+            "True",
+            "False",
+            "Literal",
+            "Sequence",
+            "Iterator",
+            "Callable",
+            "Mapping",
+            "Path",
+            "Any",
+            "Figure",
+        }
+        named |= classes & {*re.findall(r"\b[A-Z]\w+", str(function.__doc__))}
+        assert named <= known, (name, named - known)
+        assert all(hasattr(attngeo.types, each) for each in named & {*dir(attngeo.types)})
+
+
+@pytest.mark.parametrize("options_class", [TextPretrainOptions, ImagePretrainOptions, ScoreOptions])
+def test_options_show_their_fields_in_their_signature(options_class: type[Options]) -> None:
+    parameters = inspect.signature(options_class).parameters
+    assert [*parameters] == [*options_class.model_fields]
+    if options_class is ScoreOptions:
+        assert parameters["gamma"].default == 2.0
+        assert repr(parameters["memory"].annotation) == "int | str | None"
+    else:
+        assert parameters.keys() <= inspect.signature(make_options).parameters.keys()
+
+
+def test_help_of_functions_has_no_words_of_the_command_line() -> None:
+    for name, function in list_functions().items():
+        text = str(function.__doc__)
+        assert not re.search(r"--[a-z]|may be repeated|0-3,7\.|\(with |\(see attngeo ", text), name
+
+
+# Option → the same in two forms, and how it is kept.
+FORMS: tuple[tuple[str, Any, Any, Any], ...] = (
+    ("memory", "2MB", 2_000_000, 2_000_000),
+    ("layers", "0-1,3", [0, 1, 3], (0, 1, 3)),
+    ("adapter", "folder/a", [Path("folder/a")], ("folder/a",)),
+    ("adapter", Path("folder/a"), ["folder/a"], ("folder/a",)),
+    ("config", Path("folder"), "folder", "folder"),
+    ("text", Path("novel.txt"), "novel.txt", "novel.txt"),
+    ("tokens", Path("words.txt"), "words.txt", "words.txt"),
+    ("from_layers", "2", [2], (2,)),
+    ("to_layers", "1-2", (1, 2), (1, 2)),
+)
+
+
+@pytest.mark.parametrize(("name", "first", "second", "kept"), FORMS)
+def test_an_option_has_both_forms_wherever_it_is(name: str, first: Any, second: Any, kept: Any) -> None:
+    classes = {resolve(question.options) for question in QUESTIONS.values()} | {WordOptions}
+    # An option without `parse` is another of this name, such as the number of layers of an experiment's models.
+    classes = {kind for kind in classes if name in options_of(kind) and options_of(kind)[name].parse is not None}
+    assert classes
+    for options_class in classes:
+        for form in (first, second):
+            assert getattr(options_class(**{name: form}), name) == kept, options_class
+
+
+def test_sites_and_initialisation_take_layers_in_both_forms() -> None:
+    for layers in ([0, 1], "0-1"):
+        assert [site.layer for site, *_ in attngeo.attention_sites(MODEL, layers=layers)] == [0, 1]
+        model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, vocab_size=8))
+        assert len(attngeo.pretrain.initialise(model, "symmetric", layers=layers)) == 2

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+from attngeo.commands.app import load_command
+from conftest import Command
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
@@ -14,6 +17,7 @@ from attngeo.attention.layers import parse_layers
 from attngeo.changes.compare_options import CompareOptions
 from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
+from attngeo.choices import RENAMED, advise
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.cbow import train_cbow
@@ -21,9 +25,11 @@ from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.keywords import takes
+from attngeo.lazy import resolve
 from attngeo.offsets.options import PositionOptions
-from attngeo.options import PANELS, Options, option, options_of, parse_bytes
+from attngeo.options import PANELS, Options, make_keyword, option, options_of, parse_bytes
 from attngeo.pretrain.options import ComparisonOptions
+from attngeo.questions.table import QUESTIONS
 from attngeo.scores.options import ScoreOptions
 from attngeo.studies.revisions import RevisionOptions
 from attngeo.updates.options import GradientOptions
@@ -159,3 +165,77 @@ def test_an_amount_of_memory_is_parsed_or_refused(text: str) -> None:
     assert parse_bytes("1000000") == 10**6
     with pytest.raises(UsageError, match="memory"):
         parse_bytes(text)
+
+
+# Questions about models, which Python, a command and a recipe ask.
+ASKED = {
+    "score": attngeo.score, "analogy": attngeo.analogy, "gradients": attngeo.gradients, "positions": attngeo.positions,
+    "compare": attngeo.compare, "compose": attngeo.compose, "lineage": attngeo.lineage,
+}  # fmt: skip
+# Options of several questions whose types or defaults differ, and why.
+DIFFERENT = {
+    "circuit": "both circuits can be scored; one is compared, which has columns of its own",
+    "rope_offset": "scores are at one offset; changes are over all of them, if none is given",
+    "precision": "bfloat16 is precise enough for scores, not for their changes",
+    "memory": "a part of the free memory holds weights; analogies have blocks beside a table that is in memory",
+}
+
+
+def describe_keyword(keyword: inspect.Parameter) -> tuple[str, str]:
+    return repr(keyword.annotation), repr(keyword.default)
+
+
+def test_an_option_of_several_questions_has_one_type_and_one_default() -> None:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for name in ASKED:
+        options_class = resolve(QUESTIONS[name].options)
+        for each in options_of(options_class):
+            found.setdefault(each, set()).add(describe_keyword(make_keyword(options_class, each)))
+    assert {each for each, kinds in found.items() if len(kinds) > 1} == DIFFERENT.keys()
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_python_a_command_and_a_recipe_have_the_same_options(name: str) -> None:
+    options_class = resolve(QUESTIONS[name].options)
+    in_python = inspect.signature(ASKED[name]).parameters
+    in_recipe = QUESTIONS[name].make_options_class()
+    flags = {flag for param in load_command(name).params for flag in param.opts}
+    for each, declared in options_of(options_class).items():
+        expected = describe_keyword(make_keyword(options_class, each))
+        assert describe_keyword(in_python[each]) == expected, each
+        assert describe_keyword(make_keyword(in_recipe, each)) == expected, each
+        assert (declared.flags or (f"--{each.replace('_', '-')}",))[0].partition("/")[0] in flags, each
+
+
+@pytest.mark.parametrize(("former", "name"), RENAMED.items())
+def test_who_uses_a_former_name_is_told_the_new_one(former: str, name: str) -> None:
+    assert advise(former, [name, "other"]) == f"it is called {name} now"
+
+
+def test_former_names_are_answered_in_python_by_a_command_and_in_a_recipe(inside: Command, tmp_path: Path) -> None:
+    with pytest.raises(UnknownOptionError, match="it is called circuit now"):
+        attngeo.attention_sites("demo:encoder", parts="qk")  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="it is called both now"):
+        attngeo.verify("demo:encoder", circuit="qkvo")  # type: ignore[arg-type]
+    with pytest.raises(UnknownOptionError, match="it is called tokenizer now"):
+        attngeo.words("demo:encoder", tokeniser=None)  # type: ignore[call-arg]
+    for command in (["efa", "run", "synthetic", "--published"], ["tabular", "simulate", "--convention", "published"]):
+        run = inside(*command)
+        assert run.returncode == 2
+        assert "it is called --settings now" in run.stderr
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'title = "T"\n[[results]]\nname = "a"\ncommand = "efa"\nexperiment = "synthetic"\n'
+        "options = { published = true }\n"
+    )
+    run = inside("report", recipe, "-o", tmp_path / "report")
+    assert "it is called settings now" in run.stderr
+
+
+def test_the_schema_of_recipes_has_both_forms_of_an_option() -> None:
+    """As editors check a recipe by it: a text beside a list or a number."""
+    properties = ScoreOptions.model_json_schema()["properties"]
+    for name, kind in (("adapter", "array"), ("layers", "array"), ("memory", "integer"), ("config", "null")):
+        kinds = [form["type"] for form in properties[name]["anyOf"]]
+        assert {kind, "string"} <= {*kinds}, name
+        assert len(kinds) == len({*kinds}), name

@@ -28,7 +28,7 @@ def read_configuration(folder: Path) -> object:
     return attngeo.score(folder)
 
 
-def read_tokeniser(folder: Path) -> object:
+def read_tokenizer(folder: Path) -> object:
     from attngeo.embeddings.opening import open_embedding
 
     return open_embedding(folder)
@@ -90,8 +90,8 @@ READERS: dict[str, tuple[Callable[[Path], object], str, bool, Callable[[Path], o
     "configuration": (write_single, "config.json", False, read_configuration),
     "index": (write_sharded, "model.safetensors.index.json", False, read_configuration),
     "named index": (write_sharded, "model.safetensors.index.json", True, read_configuration),
-    "tokeniser": (lambda folder: checkpoint(folder, 10), "tokenizer.json", False, read_tokeniser),
-    "vocabulary": (lambda folder: checkpoint(folder, 10, model_type="bert"), "vocab.txt", False, read_tokeniser),
+    "tokenizer": (lambda folder: checkpoint(folder, 10), "tokenizer.json", False, read_tokenizer),
+    "vocabulary": (lambda folder: checkpoint(folder, 10, model_type="bert"), "vocab.txt", False, read_tokenizer),
     "recipe": (same, "recipe.toml", True, read_recipe),
     "results in csv": (same, "scores.csv", True, read_results),
     "results in json": (same, "scores.json", True, read_results),

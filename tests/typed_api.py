@@ -3,8 +3,12 @@
 It is not run. Each wrong call has a comment with the error that mypy reports; a comment without its error is an error.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import attngeo
 from attngeo.pretrain import compare_runs, make_options
+from attngeo.scores.options import ScoreOptions
 
 
 def call_public_functions() -> None:
@@ -21,13 +25,24 @@ def call_public_functions() -> None:
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)
-    for weights in attngeo.attention_sites("demo:minilm", parts="qkvo"):
+    for weights in attngeo.attention_sites("demo:minilm", circuit="both"):
         print(weights.wv @ weights.wo)
-    attngeo.attention_sites("demo:minilm", parts="ov")  # type: ignore[arg-type]
+    attngeo.attention_sites("demo:minilm", circuit="vo")  # type: ignore[arg-type]
     attngeo.attention_sites("demo:minilm", layer=0)  # type: ignore[call-arg]
     attngeo.attention_sites("org/base", adapter="org/adapter", config="org/base")
     attngeo.attention_sites("org/base", adapter=["org/adapter=0.5", "./other"])
     attngeo.attention_sites("org/base", adapter=1)  # type: ignore[arg-type]
+    attngeo.attention_sites("org/base", layers="0-3,7", config=Path("folder"), adapter=[Path("a"), "org/b"])
+    attngeo.score("demo:minilm", layers="0-3,7", memory="1GB", adapter=Path("folder"), config=Path("folder"))
+    attngeo.score("demo:minilm", memory=1.5)  # type: ignore[arg-type]
+    attngeo.score("demo:minilm", layers=3)  # type: ignore[arg-type]
+    layers: Sequence[int] | None = ScoreOptions(layers="0-3").layers
+    memory: int | None = ScoreOptions(memory="1GB").memory
+    print(layers, memory)
+    attngeo.compose("demo:minilm", from_layers="0-3", to_layers=[4], memory="1GB")
+    attngeo.words("demo:minilm", tokens=Path("words.txt"), tokenizer=None)
+    attngeo.open_embedding("demo:minilm", tokeniser=None)  # type: ignore[call-arg]
+    attngeo.gradients("demo:encoder", text=Path("novel.txt"))
 
     attngeo.inspect("org/base", adapter=["org/adapter"], offline=True)["sites"]
     attngeo.inspect(["org/base"])  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
             torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
             method=options.method,
             n_answers=options.n_answers,
-            memory=int(options.memory),
+            memory=options.memory,
             progress=session.progress,
         )
         frame.loc[known, "rank"] = result.rank.tolist()

@@ -9,7 +9,18 @@ from typing import Any, Literal
 
 from attngeo.choices import Answers, Case, Subwords, Table
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    RESULTS,
+    RUNNING,
+    Converted,
+    Memory,
+    Options,
+    device_option,
+    option,
+    parse_bytes,
+)
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.rows import ABOUT_MODEL
 
@@ -96,7 +107,8 @@ class AnalogyOptions(ProbeSettings):
     method: Method = option("3cosadd", "Score of an answer", panel=COMPUTATION)
     n_answers: int = option(
         5,
-        "Number of best answers to keep for each question (--questions-output)",
+        "Number of best answers to keep for each question",
+        in_command=" (--questions-output)",
         panel=COMPUTATION,
         advanced=True,
         least=1,
@@ -115,9 +127,11 @@ class AnalogyOptions(ProbeSettings):
         least=0,
         most=MOST_DRAWS,
     )
-    seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
+    seed: int = option(
+        0, "Seed of the bootstrap", in_command="; with --explain, of the training", panel=COMPUTATION, least=0
+    )
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
-    memory: int | str = option(
+    memory: Converted[Memory, int] = option(
         1_000_000_000,
         "Memory for blocks of the computation, in addition to the table",
         advanced=True,
@@ -170,11 +184,18 @@ class ExplainOptions(Options):
         metavar="NAME|FILE",
     )
     dimensions: int = option(
-        100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, advanced=True, least=1, most=10_000
+        100,
+        "Dimensions of the embeddings",
+        in_command=" (with --explain)",
+        panel=COMPUTATION,
+        advanced=True,
+        least=1,
+        most=10_000,
     )
     positions: bool = option(
         False,
-        "Take each word at each position of a sentence as a unit of its own (with --explain)",
+        "Take each word at each position of a sentence as a unit of its own",
+        in_command=" (with --explain)",
         panel=COMPUTATION,
         advanced=True,
     )

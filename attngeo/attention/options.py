@@ -7,7 +7,21 @@ from typing import NamedTuple, Self
 
 from attngeo.attention.layers import check_layers
 from attngeo.choices import Parts, Precision
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    RUNNING,
+    Converted,
+    Layers,
+    Memory,
+    Options,
+    Reference,
+    References,
+    as_texts,
+    device_option,
+    option,
+    parse_bytes,
+)
 
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
 LARGEST_OFFSET = 2**31
@@ -16,15 +30,15 @@ LARGEST_OFFSET = 2**31
 class SourceOptions(Options):
     """Options of what is read of a model besides its weights."""
 
-    adapter: Sequence[str] = option(
+    adapter: Converted[References, Sequence[str]] = option(
         (),
-        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it",
         panel=INPUT,
         metavar="REF",
         parse=as_texts,
         repeated=True,
     )
-    config: str | None = option(
+    config: Converted[Reference | None, str | None] = option(
         None,
         "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
         panel=INPUT,
@@ -39,12 +53,13 @@ class ReadingOptions(SourceOptions):
 
     stack: str | None = option(
         None,
-        "Only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        "Only this stack: encoder, decoder, cross, text, vision …",
+        in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
-    layers: Sequence[int] | None = option(
-        None, "Only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+    layers: Converted[Layers | None, Sequence[int] | None] = option(
+        None, "Only these layers", in_command=", for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
     )
     with_bias: bool = option(
         False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
@@ -70,7 +85,7 @@ class ReadingOptions(SourceOptions):
         advanced=True,
     )
     device: str = device_option()
-    memory: int | None = option(
+    memory: Converted[Memory | None, int | None] = option(
         None,
         "Memory for the weights of layers in flight; at least one layer is read",
         panel=RUNNING,

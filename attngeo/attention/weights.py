@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import torch
@@ -13,10 +13,11 @@ from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import require_outputs
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import Parts
+from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
+from attngeo.options import Layers, Reference, References
 from attngeo.session import Session
 
 
@@ -78,14 +79,14 @@ class SiteKeywords(HubAccess):
     """The keywords of `attention_sites`."""
 
     hub: HubAccess | None = None
-    parts: Parts = "qk"
+    circuit: Circuit = "qk"
     stack: str | None = None
-    layers: Iterable[int] | None = None
+    layers: Layers | None = None
     with_bias: bool = False
     fold_norm: bool = False
     rope_offset: int = 0
-    adapter: str | Sequence[str] = ()
-    config: str | None = None
+    adapter: References = ()
+    config: Reference | None = None
     dtype: torch.dtype = torch.float32
 
 
@@ -93,14 +94,14 @@ class SiteKeywords(HubAccess):
 def attention_sites(
     model: Model,
     *,
-    parts: Parts = "qk",
+    circuit: Circuit = "qk",
     stack: str | None = None,
-    layers: Iterable[int] | None = None,
+    layers: Layers | None = None,
     with_bias: bool = False,
     fold_norm: bool = False,
     rope_offset: int = 0,
-    adapter: str | Sequence[str] = (),
-    config: str | None = None,
+    adapter: References = (),
+    config: Reference | None = None,
     dtype: torch.dtype = torch.float32,
     hub: HubAccess,
 ) -> Iterator[SiteWeights]:
@@ -108,9 +109,9 @@ def attention_sites(
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-        parts: the weights that are read: "qk" for queries and keys, "vo" for values and outputs, "qkvo" for all four.
+        circuit: the weights that are read: "qk" for queries and keys, "ov" for values and outputs, "both" for all four.
         stack: only sites of this stack.
-        layers: only sites of these layers.
+        layers: only sites of these layers, as numbers or as "0-3,7".
         with_bias: as for `score`.
         fold_norm: as for `score`.
         rope_offset: as for `score`.
@@ -133,7 +134,7 @@ def attention_sites(
     >>> import attngeo
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
-    >>> weights = next(attngeo.attention_sites("demo:minilm", parts="qkvo"))
+    >>> weights = next(attngeo.attention_sites("demo:minilm", circuit="both"))
     >>> (weights.wv @ weights.wo).shape  # what each head writes
     torch.Size([12, 384, 384])
     """
@@ -141,7 +142,7 @@ def attention_sites(
         raise UsageError(f"$dtype is {dtype!r:.60}, expected one of floating point, such as torch.float32", "dtype")
     options = ReadingOptions(
         stack=stack,
-        layers=layers,  # type: ignore[arg-type]
+        layers=layers,
         with_bias=with_bias,
         fold_norm=fold_norm,
         rope_offset=rope_offset,
@@ -149,7 +150,7 @@ def attention_sites(
         config=config,
         device="cpu",
     )
-    with Attention.open(model, options, Session(hub=hub), parts=parts, dtype=dtype) as attention:
+    with Attention.open(model, options, Session(hub=hub), parts=PARTS_OF[circuit], dtype=dtype) as attention:
         for site in attention.sites:
             require_outputs(site)
             yield _build_weights(attention.read_site(site), dtype)

@@ -20,7 +20,7 @@ MOST_CONFIG_BYTES = 16 * MEBIBYTE
 # The index of a sharded checkpoint, and texts of sentences. Longest: 9 MB, of 90,000 tensors.
 MOST_INDEX_BYTES = 64 * MEBIBYTE
 # Longest: 35 MB, of a tokenizer.json.
-MOST_TOKENISER_BYTES = 256 * MEBIBYTE
+MOST_TOKENIZER_BYTES = 256 * MEBIBYTE
 # Tables of results.
 MOST_RESULTS_BYTES = 1024 * MEBIBYTE
 

@@ -9,7 +9,19 @@ from attngeo.attention.layers import check_layers
 from attngeo.attention.options import LARGEST_OFFSET, ModelReading, ReadingOptions, SourceOptions
 from attngeo.choices import PARTS_OF, OneCircuit, one_of
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    RUNNING,
+    Converted,
+    Layers,
+    Memory,
+    References,
+    as_texts,
+    device_option,
+    option,
+    parse_bytes,
+)
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.rows import ABOUT_BOTH
 from attngeo.questions.spread import LARGE, SMALL, spread_columns, summarize_columns
@@ -79,21 +91,23 @@ class CompareOptions(SourceOptions):
     per_head: bool = option(False, "Add one row for each head", panel=INPUT)
     stack: str | None = option(
         None,
-        "Compare only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect); text=decoder if the "
+        "Compare only this stack: encoder, decoder, cross, text, vision …; text=decoder if the "
         "other model calls it otherwise",
+        in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
-    layers: Sequence[int] | None = option(
+    layers: Converted[Layers | None, Sequence[int] | None] = option(
         None,
-        "Compare only these layers of the first model, for example 0-3,7",
+        "Compare only these layers of the first model",
+        in_command=", for example 0-3,7",
         panel=INPUT,
         metavar="LIST",
         parse=check_layers,
     )
-    adapter: Sequence[str] = option(
+    adapter: Converted[References, Sequence[str]] = option(
         (),
-        "Adapter of PEFT whose update is added to each other model; REF=0.5 for half of it; may be repeated",
+        "Adapter of PEFT whose update is added to each other model; REF=0.5 for half of it",
         panel=INPUT,
         metavar="REF",
         parse=as_texts,
@@ -116,7 +130,7 @@ class CompareOptions(SourceOptions):
         "float32", "Number type of the weights and of the products of scores", panel=COMPUTATION, advanced=True
     )
     device: str = device_option()
-    memory: int | None = option(
+    memory: Converted[Memory | None, int | None] = option(
         None,
         "Memory for the weights of layers in flight; at least one layer of each model is read",
         panel=RUNNING,

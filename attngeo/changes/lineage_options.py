@@ -23,8 +23,8 @@ class LineageOptions(Options):
 
     stack: str | None = option(
         None,
-        "Compare only this stack: encoder, decoder, text, vision … (see attngeo inspect); text=decoder if candidates "
-        "call it otherwise",
+        "Compare only this stack: encoder, decoder, text, vision …; text=decoder if candidates call it otherwise",
+        in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )

@@ -18,7 +18,7 @@ from attngeo.bounds.names import list_names, name_type
 from attngeo.bounds.small_files import (
     MOST_CONFIG_BYTES,
     MOST_INDEX_BYTES,
-    MOST_TOKENISER_BYTES,
+    MOST_TOKENIZER_BYTES,
     NotTextError,
     read_small_text,
 )
@@ -206,7 +206,7 @@ def limit_of(file: str) -> int | None:
         return MOST_INDEX_BYTES
     if is_weights(file):
         return None
-    return MOST_CONFIG_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
+    return MOST_CONFIG_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENIZER_BYTES
 
 
 def require_format(file: str) -> Format:

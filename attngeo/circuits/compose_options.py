@@ -9,7 +9,7 @@ from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
 from attngeo.choices import one_of
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Converted, Layers, Memory, device_option, option, parse_bytes
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.rows import ABOUT_MODEL
 
@@ -41,8 +41,10 @@ def parse_kinds(kinds: Any) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in names)
 
 
-def _layers_option(help: str) -> Any:
-    return option(None, help, panel=INPUT, metavar="LIST", shown_default="all", parse=check_layers)
+def _layers_option(help: str, in_command: str = "") -> Any:
+    return option(
+        None, help, in_command=in_command, panel=INPUT, metavar="LIST", shown_default="all", parse=check_layers
+    )
 
 
 class ComposeOptions(SourceOptions):
@@ -56,9 +58,13 @@ class ComposeOptions(SourceOptions):
         shown_default="q,k,v",
         parse=parse_kinds,
     )
-    stack: str | None = option(None, "Only heads of this stack (see attngeo inspect)", panel=INPUT, metavar="NAME")
-    from_layers: Sequence[int] | None = _layers_option("Layers of the heads that write, for example 0-3,7")
-    to_layers: Sequence[int] | None = _layers_option("Layers of the heads that read")
+    stack: str | None = option(
+        None, "Only heads of this stack", in_command=" (see attngeo inspect)", panel=INPUT, metavar="NAME"
+    )
+    from_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option(
+        "Layers of the heads that write", in_command=", for example 0-3,7"
+    )
+    to_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option("Layers of the heads that read")
     fold_norm: bool = option(
         False,
         "Include the gain of the normalisation before attention in what heads read, of one after it in what they write",
@@ -68,7 +74,7 @@ class ComposeOptions(SourceOptions):
         "float32", "Number type of the products", panel=COMPUTATION, advanced=True
     )
     device: str = device_option()
-    memory: int | None = option(
+    memory: Converted[Memory | None, int | None] = option(
         None,
         "Memory for the heads of layers. If not all fit, layers are read again for each part that does",
         panel=RUNNING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
+from attngeo.options import COMPUTATION, INPUT, Converted, Options, Reference, as_text, device_option, option
 from attngeo.questions.rows import ABOUT_MODEL
 
 WORD_COLUMNS = (
@@ -19,16 +19,20 @@ class WordOptions(Options):
     layer: int = option(0, "Number of the layer in its stack, from 0", panel=INPUT, least=0)
     head: int = option(0, "Number of the query head, from 0", panel=INPUT, least=0)
     stack: str | None = option(
-        None, "Stack of the layer (see attngeo inspect); the first one by default", panel=INPUT, metavar="NAME"
+        None,
+        "Stack of the layer; the first one by default",
+        in_command=" (see attngeo inspect)",
+        panel=INPUT,
+        metavar="NAME",
     )
     circuit: Literal["qk", "ov"] = option(
         "qk",
         "What the head does: which token attends to which (qk), or what an attended token promotes (ov)",
         panel=INPUT,
     )
-    tokens: str | None = option(
+    tokens: Converted[Reference | None, str | None] = option(
         None, "Ask about each token of this file, one on a line, not about all pairs of tokens", panel=INPUT,
-        metavar="FILE",
+        metavar="FILE", parse=as_text,
     )  # fmt: skip
     top: int = option(10, "Number of tokens or pairs to show", panel=COMPUTATION, least=1, most=10_000)
     seed: int = option(0, "Seed of the shuffled embeddings", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -56,12 +56,12 @@ class WordKeywords(WordOptions, HubAccess):
 
     options: WordOptions | None = None
     hub: HubAccess | None = None
-    tokeniser: Any = None
+    tokenizer: Any = None
     progress: ProgressCallback | None = None
 
 
 @takes(WordKeywords)
-def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session: Session) -> pd.DataFrame:
+def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session: Session) -> pd.DataFrame:
     """The pairs of tokens that one head connects most, by its weights and the token embeddings alone.
 
     For embeddings E and an unembedding U, [tokens, d_model] each, E·W_qk·Eᵀ says which token attends to which, and
@@ -73,7 +73,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         model: as for `attngeo.score`; it needs token embeddings.
         {options}
         {hub}
-        tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        tokenizer: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
         progress: called while files are read.
 
     Returns:
@@ -113,7 +113,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
             output_table, table_notes = find_table(store, "output") if options.circuit == "ov" else (table, [])
             site = _choose_site(attention, table, options)
             circuit = _read_circuit(attention, site, options.head)
-        open_table = partial(open_embedding, model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
+        open_table = partial(open_embedding, model, tokenizer=tokenizer, hub=session.hub, progress=session.progress)
         inputs = open_table()
         outputs = inputs if output_table == table else open_table(table="output")
         with about(inputs.ref):

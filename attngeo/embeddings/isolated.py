@@ -97,7 +97,7 @@ class FastTokens:
         return list(encoding.ids) if is_complete else []
 
 
-class IsolatedTokeniser:
+class IsolatedTokenizer:
     """A tokenizer.json that a process of its own has read. The process ends with this object.
 
     Args:

@@ -21,7 +21,7 @@ from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, flag_finite_rows, label_tokens
 from attngeo.embeddings.reference import find_vectors_file
-from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
+from attngeo.embeddings.tokenizer import ModelTokenizer, read_tokenizer, take_tokenizer
 from attngeo.embeddings.vectors import read_vectors
 from attngeo.errors import (
     CorruptCheckpointError,
@@ -33,7 +33,7 @@ from attngeo.errors import (
 from attngeo.keywords import takes
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.sections import MAIN
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.session import Session
 
 FLOATS = ("f2", "f4", "f8")
@@ -66,8 +66,8 @@ class EmbeddingKeywords(HubAccess):
 
     hub: HubAccess | None = None
     table: Table = "input"
-    tokeniser: Any = None
-    progress: ProgressCallback = ignore_progress
+    tokenizer: Any = None
+    progress: ProgressCallback | None = None
 
 
 @takes(EmbeddingKeywords)
@@ -75,7 +75,7 @@ def open_embedding(
     model: Any,
     *,
     table: Table = "input",
-    tokeniser: Any = None,
+    tokenizer: Any = None,
     session: Session,
 ) -> Embedding:
     """Open a table of vectors.
@@ -85,7 +85,7 @@ def open_embedding(
             with `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format; `cbow:TEXT`, which trains
             CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
         table: the "input" embeddings of a checkpoint, or its unembedding, "output".
-        tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        tokenizer: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
         {hub}
         progress: called while files are downloaded and read.
 
@@ -108,7 +108,7 @@ def open_embedding(
         return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=session.progress), text)
     file = find_vectors_file(text)
     if file is None:
-        return _read_checkpoint(model, table, tokeniser, session)
+        return _read_checkpoint(model, table, tokenizer, session)
     if table == "output":
         raise UsageError("a file of word vectors has one table only; leave out $table", "table", subject=text)
     with about(text):
@@ -129,7 +129,7 @@ def _take_vectors(vectors: Any, ref: str) -> Embedding:
         return Embedding.from_words(ref, rows, labels)
 
 
-def _read_checkpoint(model: Any, table: Table, tokeniser: Any, session: Session) -> Embedding:
+def _read_checkpoint(model: Any, table: Table, tokenizer: Any, session: Session) -> Embedding:
     """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
 
     Reads this one tensor only. Raises ShapeError if the tokeniser belongs to another model.
@@ -137,7 +137,7 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, session: Session)
     with closing(open_store(model, session.hub)) as store, about(store.ref):
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
-        vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
+        vocabulary = read_tokenizer(store) if tokenizer is None else take_tokenizer(tokenizer)
         notes += _check_match(vocabulary, rows, name)
         store.open([name], lambda file: session.progress(Progress("download", file)))
         session.progress(Progress("read", name, 0, store.info(name).nbytes))
@@ -257,19 +257,19 @@ def _find_by_size(store: TensorStore) -> str | None:
     return sized[0] if len(sized) == 1 else None
 
 
-def _check_match(tokeniser: Tokeniser, rows: int, name: str) -> list[str]:
+def _check_match(tokenizer: ModelTokenizer, rows: int, name: str) -> list[str]:
     """Raise ShapeError if the tokeniser cannot belong to this matrix; else return notes about smaller differences."""
     mismatch = f"the tokeniser does not match {name}"
     expected = "expected the tokeniser that the model was trained with"
-    beyond = sorted(number for number in tokeniser.tokens if number >= rows)
-    trained = [number for number in beyond if number not in tokeniser.added]
+    beyond = sorted(number for number in tokenizer.tokens if number >= rows)
+    trained = [number for number in beyond if number not in tokenizer.added]
     if trained:
         raise ShapeError(
-            f"the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
+            f"the id of token {tokenizer.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
             f"{rows:,} rows; {expected}",
             subject=mismatch,
         )
-    named = len(tokeniser.tokens) - len(beyond)
+    named = len(tokenizer.tokens) - len(beyond)
     if named < LEAST_COVERED_SHARE * rows:
         raise ShapeError(f"it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}", subject=mismatch)
     notes = []

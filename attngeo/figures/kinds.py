@@ -78,7 +78,7 @@ class PlotOptions(Options):
     )
     where: Mapping[str, object] | None = option(
         None,
-        "Draw only the rows with this value; may be repeated, for another column or value. The kind size selects "
+        "Draw only the rows with this value. The kind size selects "
         "published models by modality, family, role and erratum",
         panel=DRAWING,
         metavar="COLUMN=VALUE",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.attention.layers import check_layers
 from attngeo.attention.options import ModelReading, ReadingOptions, SourceOptions
-from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Converted, Layers, Memory, option, parse_bytes
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.questions.spread import LARGE, spread_columns, summarize_columns
@@ -49,18 +49,24 @@ class PositionOptions(SourceOptions):
 
     stack: str | None = option(
         None,
-        "Measure only this stack: encoder, decoder, text, vision … (see attngeo inspect)",
+        "Measure only this stack: encoder, decoder, text, vision …",
+        in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
-    layers: Sequence[int] | None = option(
-        None, "Measure only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+    layers: Converted[Layers | None, Sequence[int] | None] = option(
+        None,
+        "Measure only these layers",
+        in_command=", for example 0-3,7",
+        panel=INPUT,
+        metavar="LIST",
+        parse=check_layers,
     )
     with_bias: bool = option(
         False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
     )
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
-    memory: int | None = option(
+    memory: Converted[Memory | None, int | None] = option(
         None,
         "Memory for the weights of layers in flight; at least one layer is read",
         panel=RUNNING,

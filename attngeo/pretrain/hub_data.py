@@ -22,7 +22,7 @@ from attngeo.pretrain.text_formats import TABLE_ROWS, choose_text_column
 from attngeo.pretrain.text_source import (
     HUB_REFERENCE,
     LARGEST_IN_MEMORY,
-    PAPER_TOKENISER,
+    PAPER_TOKENIZER,
     TextSource,
     silence_libraries,
 )
@@ -39,7 +39,7 @@ def open_wikipedia(name: str, column: str = "") -> TextSource:
     with explain_errors(name):
         table = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset("train")
     documents = partial(read_table, name, table, column or "text")
-    return TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
+    return TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENIZER)
 
 
 def open_hub(reference: str, column: str = "") -> TextSource:

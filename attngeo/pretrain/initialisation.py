@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.finding import select, sites_of
+from attngeo.attention.layers import check_layers
 from attngeo.attention.projections import key_heads_of
 from attngeo.bounds.names import name_type
 from attngeo.checkpoints.opening import open_store
@@ -19,6 +20,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError, about
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
+from attngeo.options import Layers
 from attngeo.pretrain.presets import INITS
 from attngeo.pretrain.references import parse_init
 
@@ -50,7 +52,7 @@ def initialize(
     init: Any,
     *,
     stack: str | None = None,
-    layers: Iterable[int] | None = None,
+    layers: Layers | None = None,
     seed: int | None = None,
 ) -> list[str]:
     """Set the query and key weights of a transformers model in memory.
@@ -80,7 +82,7 @@ def initialize(
         model: a model of transformers, whose parameters are changed in place.
         init: see above.
         stack: change only this stack.
-        layers: change only these layers.
+        layers: change only these layers, as numbers or as "0-3,7".
         seed: seed of "identity"; None uses torch's global generator.
 
     Returns:
@@ -107,7 +109,7 @@ def initialize(
         return []
     with ExitStack() as opened, torch.no_grad():
         store = opened.enter_context(closing(open_store(model)))
-        sites = select(sites_of(store)[0], stack, layers, store.ref)
+        sites = select(sites_of(store)[0], stack, check_layers(layers), store.ref)
         make_changes: Callable[[AttentionSite, Tensors], Iterator[Change]]
         if isinstance(init, str) and init in INITS:
             sites = [site for site in sites if site.d_model == site.key_width]

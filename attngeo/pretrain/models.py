@@ -82,13 +82,13 @@ def _advise_other(config: PreTrainedConfig, objective: str) -> str:
     return f"expected a type that has one, such as {USUAL_TYPES[objective]}"
 
 
-def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
+def configure_text(options: TextPretrainOptions, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The configuration of a text model, with the tokeniser's vocabulary. Raises UsageError."""
     config = read_config(options.model, options.objective)
-    config.vocab_size = max(tokeniser.get_vocab().values()) + 1  # ids may have gaps
+    config.vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         if hasattr(config, f"{name}_token_id"):
-            setattr(config, f"{name}_token_id", getattr(tokeniser, f"{name}_token_id"))
+            setattr(config, f"{name}_token_id", getattr(tokenizer, f"{name}_token_id"))
     if options.objective == "clm" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # a BERT becomes a decoder by its causal mask alone
     longest = getattr(config, "max_position_embeddings", None) or 0

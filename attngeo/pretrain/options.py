@@ -9,7 +9,8 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -26,9 +27,12 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
+    Shown,
     default_of,
+    make_keyword,
     option,
     options_of,
+    show_type,
 )
 from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, INITS, PATHS, PRESETS, show_presets
 
@@ -186,7 +190,6 @@ class TextPretrainOptions(PretrainOptions):
         panel=INPUT,
         metavar="train|REF",
         shown_default="that of the data set, else train",
-        flags=("--tokenizer", "--tokeniser"),
     )
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
@@ -230,10 +233,15 @@ class ImagePretrainOptions(PretrainOptions):
     TASK: ClassVar[Task] = "image"
 
     epochs: int = preset_option(
-        "epochs", "Passes over the images, instead of --steps", panel=OPTIMISATION, least=0, default=0
+        "epochs", "Passes over the images, in place of a number of steps", panel=OPTIMISATION, least=0, default=0
     )
     warmup_epochs: int = preset_option(
-        "warmup_epochs", "Epochs of warm-up, instead of --warmup", advanced=True, panel=OPTIMISATION, least=0, default=0
+        "warmup_epochs",
+        "Epochs of warm-up, in place of steps of warm-up",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        default=0,
     )
     mixup: float = preset_option(
         "mixup", "α of mixup's Beta distribution; 0 for none", advanced=True, panel=OPTIMISATION, least=0
@@ -282,13 +290,14 @@ class ComparisonOptions(Options):
     )
     objectives: Sequence[str] | None = option(
         None,
-        "Objectives to train with (with --compare)",
+        "Objectives to train with",
+        in_command=" (with --compare)",
         advanced=True,
         panel=COMPARISON,
         metavar="mlm,clm",
         parse=parse_names,
     )
-    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
+    seeds: int = option(1, "Number of seeds", in_command=" (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:
         for name in ("objectives", "seeds"):
@@ -344,6 +353,25 @@ def make_options(model: str = "", *, task: Task | None = None, **options: Any) -
     if task is None:
         task = "image" if options.get("data") in IMAGE_DATA else "text"
     return OPTIONS_CLASSES[one_of("task", task, Task)].of(model or "", **options)
+
+
+def _sign_with_options(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function with the options of both tasks in place of `**options`."""
+    own = inspect.signature(function)
+    keywords = {}
+    for parameter in own.parameters.values():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            keywords[parameter.name] = parameter.replace(annotation=Shown(show_type(parameter.annotation)))
+    for options_class in OPTIONS_CLASSES.values():
+        for name in options_of(options_class):
+            keyword = make_keyword(options_class, name)
+            if keyword.default is inspect.Parameter.empty:  # what each model has its own value for
+                keyword = keyword.replace(default=None, annotation=Shown(f"{keyword.annotation!r} | None"))
+            keywords.setdefault(name, keyword)
+    return inspect.Signature([*keywords.values()], return_annotation=Shown(show_type(own.return_annotation)))
+
+
+make_options.__signature__ = _sign_with_options(make_options)  # type: ignore[attr-defined]
 
 
 def make_absolute(option: str, reference: str) -> str:

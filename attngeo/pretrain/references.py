@@ -33,7 +33,7 @@ def require_sources(options: RunOptions, inits: Iterable[str] = ()) -> None:
     if isinstance(options, TextPretrainOptions):
         require_text_data(options.data)
         if options.tokenizer not in PATHS["tokenizer"]:
-            parse_tokeniser(options.tokenizer)
+            parse_tokenizer(options.tokenizer)
     elif options.data not in IMAGE_DATA and not is_on_hub(options.data):
         find_path(options.data, EXPECTED_IMAGES)
 
@@ -72,7 +72,7 @@ def parse_init(init: Any, option: str = "init") -> Any:
     return reference
 
 
-def parse_tokeniser(reference: str) -> ModelRef:
+def parse_tokenizer(reference: str) -> ModelRef:
     """The folder or the Hub's repository of a tokeniser. Raises DataUnavailableError or UsageError."""
     ref = None
     with suppress(ModelNotFoundError):

@@ -22,7 +22,7 @@ from attngeo.bounds.children import start_safely
 from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.tokeniser import silence_transformers
+from attngeo.embeddings.tokenizer import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,

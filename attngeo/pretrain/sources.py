@@ -41,7 +41,7 @@ from attngeo.pretrain.text_formats import (
     get_ending,
     read_rows,
 )
-from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
+from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENIZER, TextSource
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,9 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
                 shards = file.read().decode("utf-8").split()
             addresses = [f"{REDPAJAMA}/documents/{shard}.json.gz" for shard in shards]
             documents = partial(read_files, addresses, column or "raw_content")
-            source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
+            source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENIZER)
         case "jigsaw":
-            source = dataclasses.replace(open_path(path, column or "comment_text"), tokenizer=PAPER_TOKENISER)
+            source = dataclasses.replace(open_path(path, column or "comment_text"), tokenizer=PAPER_TOKENIZER)
         case _:
             if is_on_hub(reference):
                 from attngeo.pretrain.hub_data import open_hub

@@ -23,7 +23,7 @@ from attngeo.pretrain.models import build_model, check_length, configure_text, r
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text_source import TextSource
-from attngeo.pretrain.tokeniser import prepare_tokeniser
+from attngeo.pretrain.tokenizer import prepare_tokenizer
 from attngeo.pretrain.trainer import LabelCount, RunTrainer, TrainingTask, draw_order
 
 # A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
@@ -52,12 +52,12 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     check_init(options.init)
     text = open_text(options.data, column=options.text_column, space_characters=options.space_characters)
     reference = options.tokenizer if checkpoint is None else str(checkpoint)
-    tokeniser = prepare_tokeniser(reference, text, options.vocab_size, "mlm" if options.masks_inputs else "clm")
-    config = configure_text(options, tokeniser)
+    tokenizer = prepare_tokenizer(reference, text, options.vocab_size, "mlm" if options.masks_inputs else "clm")
+    config = configure_text(options, tokenizer)
     batch = options.batch_size * processes
     data = build_sequences(
         text,
-        tokeniser,
+        tokenizer,
         length=options.seq_len,
         count=options.steps * options.grad_accum * batch,
         least=batch,
@@ -68,13 +68,13 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     model = build_model(config, options.objective)
     check_length(model, options.seq_len)
     changed = initialize(model, options.init, seed=options.seed)
-    about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokeniser)}
+    about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokenizer)}
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens
         about["epochs"] = round(len(data) / data.distinct, 3)
     is_encoder = options.objective == "mlm"
     collator = SeededMaskingCollator(
-        tokeniser,
+        tokenizer,
         mlm=options.masks_inputs,
         mlm_probability=options.mlm_probability,
         mask_seed=options.seed,
@@ -85,7 +85,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         model=model,
         data=data,
         collator=collator,
-        processor=tokeniser,
+        processor=tokenizer,
         make_trainer=MaskedTrainer if is_encoder else CausalTrainer,
         steps=options.steps,
         warmup=options.warmup,
@@ -210,7 +210,7 @@ class StreamedSequences(IterableDataset[Example]):
 
 def build_sequences(
     text: TextSource,
-    tokeniser: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase,
     *,
     length: int,
     count: int,
@@ -223,7 +223,7 @@ def build_sequences(
 
     Args:
         text: documents of the text.
-        tokeniser: the tokeniser.
+        tokenizer: the tokenizer.
         length: tokens of a sequence; of padded ones, the most.
         count: number of all sequences to train on, in an order that `seed` gives.
         least: least number of sequences that the text must have.
@@ -235,7 +235,7 @@ def build_sequences(
         DataError: the text has fewer sequences.
         UsageError: a streamed text is not to be packed.
     """
-    encode = make_encoder(tokeniser, length, pack=pack)
+    encode = make_encoder(tokenizer, length, pack=pack)
     if text.streaming:
         if not pack:
             raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave $pack on", "pack")
@@ -260,24 +260,24 @@ def build_sequences(
     return sequences
 
 
-def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
+def make_encoder(tokenizer: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
     """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
     if not pack:
-        return partial(_encode, tokeniser, CUT | {"max_length": length}, [])
-    separator = tokeniser.sep_token_id
+        return partial(_encode, tokenizer, CUT | {"max_length": length}, [])
+    separator = tokenizer.sep_token_id
     if separator is None:
-        separator = tokeniser.eos_token_id
-    return partial(_encode, tokeniser, PACKED, [] if separator is None else [separator])
+        separator = tokenizer.eos_token_id
+    return partial(_encode, tokenizer, PACKED, [] if separator is None else [separator])
 
 
-def _encode(tokeniser: Any, arguments: dict[str, Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
+def _encode(tokenizer: Any, arguments: dict[str, Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
     try:
-        encoded = tokeniser(texts, **arguments)["input_ids"]
+        encoded = tokenizer(texts, **arguments)["input_ids"]
     except BaseException as error:
         if not is_panic(error):
             raise
         raise DataError(
-            f"the tokenizer {tokeniser.name_or_path} fails on the text ({first_line(error)}); give another $tokenizer",
+            f"the tokenizer {tokenizer.name_or_path} fails on the text ({first_line(error)}); give another $tokenizer",
             "tokenizer",
         ) from None
     return [np.array([*ids, *end], dtype=np.int32) for ids in encoded]

@@ -20,7 +20,7 @@ BATCH_CHARACTERS = 1_000_000
 # A text of more bytes is streamed: it is read again in every epoch, and not held in memory.
 LARGEST_IN_MEMORY = 2_000_000_000
 # The tokeniser of the data sets of Saponati et al. 2025.
-PAPER_TOKENISER = "google-bert/bert-base-uncased"
+PAPER_TOKENIZER = "google-bert/bert-base-uncased"
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory
-from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
+from attngeo.embeddings.tokenizer import COMPANIONS, read_tokenizer
 from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError, about
 from attngeo.keywords import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, build_sequences
-from attngeo.pretrain.tokeniser import load_tokeniser, require_mask
+from attngeo.pretrain.tokenizer import load_tokenizer, require_mask
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.questions.frames import set_types
@@ -85,13 +85,13 @@ class GradientKeywords(GradientOptions, HubAccess):
 
     options: GradientOptions | None = None
     hub: HubAccess | None = None
-    tokeniser: Any = None
+    tokenizer: Any = None
     progress: ProgressCallback | None = None
 
 
 @takes(GradientKeywords)
 def gradients(  # noqa: D417 - the keywords are those of a session
-    model: Model, options: GradientOptions, *, session: Session, tokeniser: Any = None
+    model: Model, options: GradientOptions, *, session: Session, tokenizer: Any = None
 ) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
 
@@ -106,7 +106,7 @@ def gradients(  # noqa: D417 - the keywords are those of a session
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
-        tokeniser: one of transformers; by default that beside the weights, which a model in memory does not have.
+        tokenizer: one of transformers; by default that beside the weights, which a model in memory does not have.
         progress: called before each step of the work.
 
     Returns:
@@ -134,9 +134,9 @@ def gradients(  # noqa: D417 - the keywords are those of a session
                 require_gradients(running)
                 usual = find_objective(running)
             objective = options.objective or usual
-            tokeniser = _open_tokeniser(store) if tokeniser is None else tokeniser
+            tokenizer = _open_tokenizer(store) if tokenizer is None else tokenizer
             report(Progress("prepare", f"read {options.text}"))
-            batches = read_batches(tokeniser, options.replace(objective=objective))
+            batches = read_batches(tokenizer, options.replace(objective=objective))
             report(Progress("score", f"gradients of {type(running).__name__}"))
             with about(store.ref), explain_memory(LESS):
                 _check_batches(running, batches, options.seq_len)
@@ -158,7 +158,7 @@ def gradients(  # noqa: D417 - the keywords are those of a session
     frame = set_types(frame)
     attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}
     frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
-    tokens = tokeniser.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
+    tokens = tokenizer.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
     first = [
         site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1], predicted=site.predicted[:1])
         for site in recorded.sites
@@ -206,23 +206,23 @@ def find_objective(model: PreTrainedModel) -> Objective:
     )
 
 
-def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
-    """The tokeniser beside the weights. Raises what `read_tokeniser` and `load_tokeniser` raise."""
+def _open_tokenizer(store: TensorStore) -> PreTrainedTokenizerBase:
+    """The tokeniser beside the weights. Raises what `read_tokenizer` and `load_tokenizer` raise."""
     if store.folder is None:
-        raise UsageError("a model in memory has no tokeniser; give one as $tokeniser", "tokeniser", subject=store.ref)
-    read_tokeniser(store)  # downloads its files, or raises
+        raise UsageError("a model in memory has no tokeniser; give one as $tokenizer", "tokenizer", subject=store.ref)
+    read_tokenizer(store)  # downloads its files, or raises
     for name in COMPANIONS:
         store.file(name)
-    return load_tokeniser(str(store.folder))
+    return load_tokenizer(str(store.folder))
 
 
-def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -> list[Batch]:
+def read_batches(tokenizer: PreTrainedTokenizerBase, options: GradientOptions) -> list[Batch]:
     """Sequences of a text for `record_gradients`: `input_ids` and `labels` [S, N] each, by an objective that is given.
 
     The same options give the same sequences and masks.
 
     Args:
-        tokeniser: one of transformers.
+        tokenizer: one of transformers.
         options: which text, and how it is read; the objective is not None.
 
     Raises:
@@ -232,18 +232,18 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
     """
     if not isinstance(options, GradientOptions):
         raise UsageError(f"options is {name_type(options)}, expected GradientOptions")
-    if not hasattr(tokeniser, "get_vocab"):
-        raise UsageError(f"tokeniser is {name_type(tokeniser)}, expected one of transformers")
+    if not hasattr(tokenizer, "get_vocab"):
+        raise UsageError(f"tokeniser is {name_type(tokenizer)}, expected one of transformers")
     masked = options.objective == "mlm"
-    require_mask(tokeniser, masked=masked)
+    require_mask(tokenizer, masked=masked)
     text = open_text(options.text, column=options.text_column)
     wanted = options.sequences
     length = options.seq_len
     data = build_sequences(
-        text, tokeniser, length=length, count=wanted, least=wanted, seed=options.seed, option="sequences"
+        text, tokenizer, length=length, count=wanted, least=wanted, seed=options.seed, option="sequences"
     )
     examples = list(islice(iter(data), wanted))
-    collate = SeededMaskingCollator(tokeniser, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
+    collate = SeededMaskingCollator(tokenizer, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
     at_once = max(TOKENS_AT_ONCE // length, 1)
     batches: list[Batch] = [collate(examples[first : first + at_once]) for first in range(0, wanted, at_once)]
     if all((batch["labels"] == NO_LABEL).all() for batch in batches):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attngeo.choices import Objective
-from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
+from attngeo.options import COMPUTATION, INPUT, MODEL, Converted, Options, Reference, as_text, option
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.scores.spec import SPREADS, score_names
@@ -45,11 +45,13 @@ CHECKS = Checkable(number_columns, about=("model", "objective", "stack"), counte
 class GradientOptions(Options):
     """Options of `gradients`: the text, and the prediction. Raises UsageError for a value outside its limits."""
 
-    text: str = option(
+    text: Converted[Reference, str] = option(
         "austen",
-        "Text: austen (embedded), a file, a folder, or org/name of the Hub, as for pretrain --data",
+        "Text: austen (embedded), a file, a folder, or org/name of the Hub",
+        in_command=", as for pretrain --data",
         panel=INPUT,
         metavar="DATA",
+        parse=as_text,
     )
     text_column: str = option(
         "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"

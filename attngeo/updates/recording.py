@@ -38,7 +38,7 @@ from attngeo.attention.options import ReadingOptions
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory
-from attngeo.embeddings.tokeniser import silence_transformers
+from attngeo.embeddings.tokenizer import silence_transformers
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL

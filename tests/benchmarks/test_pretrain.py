@@ -46,21 +46,21 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
         "bert-mini", seq_len=LENGTH, batch_size=SEQUENCES, grad_accum=1, steps=STEPS, warmup=0
     )
     task = prepare_text(options, 1)
-    tokeniser = task.processor
+    tokenizer = task.processor
     lines = [line for batch in open_text("austen").read_batches() for line in batch]
-    encoded = tokeniser(lines, truncation=True, max_length=LENGTH, return_special_tokens_mask=True)
+    encoded = tokenizer(lines, truncation=True, max_length=LENGTH, return_special_tokens_mask=True)
     examples = [{name: encoded[name][i] for name in encoded} for i in range(len(lines))]
 
     def recipe(round_: int) -> tuple[float, int]:
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(round_)).tolist()
         chosen = [examples[i] for i in order[: STEPS * SEQUENCES]]
-        model = BertForMaskedLM(configure_text(options, tokeniser))
-        collator = DataCollatorForLanguageModeling(tokeniser, mlm_probability=0.15)
+        model = BertForMaskedLM(configure_text(options, tokenizer))
+        collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
         trainer = Trainer(model, arguments(tmp_path), train_dataset=chosen, data_collator=collator)
         return timed(trainer.train), sum(len(example["input_ids"]) for example in chosen)
 
     def ours(_: int) -> tuple[float, int]:
-        model = build_model(configure_text(options, tokeniser), "mlm")
+        model = build_model(configure_text(options, tokenizer), "mlm")
         trainer = task.make_trainer(
             model, arguments(tmp_path, remove_unused_columns=False, train_sampling_strategy="sequential"),
             train_dataset=task.data, data_collator=task.collator,

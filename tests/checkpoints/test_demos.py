@@ -16,16 +16,16 @@ from attngeo.pretrain.sources import open_text
 def test_a_demo_is_small_and_has_learned_to_predict(name: str, head: type) -> None:
     folder = files("attngeo") / "demos" / name
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000  # type: ignore[attr-defined]
-    model, tokeniser = head.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)  # type: ignore[attr-defined]
+    model, tokenizer = head.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)  # type: ignore[attr-defined]
     text = " ".join(next(open_text("austen").read_batches())[200:400])
-    ids = torch.tensor(tokeniser(text, add_special_tokens=False, verbose=False)["input_ids"])
+    ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     ids = ids[: len(ids) // 32 * 32].reshape(-1, 32)
     with torch.no_grad():
         if name == "decoder":
             loss = model(ids, labels=ids).loss.item()
         else:
             masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.15
-            given = torch.where(masked, tokeniser.mask_token_id, ids)
+            given = torch.where(masked, tokenizer.mask_token_id, ids)
             loss = model(given, labels=torch.where(masked, ids, -100)).loss.item()
     counts = ids.flatten().bincount()
     frequencies = -(counts / counts.sum() * (counts / counts.sum()).log()).nansum().item()

@@ -103,7 +103,7 @@ def test_norms_after_attention(tmp_path: Path) -> None:
     decoded = write_gguf(tmp_path / "model.gguf", state, Q8_0, **stored)
     plain = write_single(tmp_path / "plain", decoded, CONFIG | {"model_type": "gemma2"})
     assert_same_outputs(tmp_path / "model.gguf", plain, fold_norm=True)
-    (first, _) = attngeo.attention_sites(plain, parts="vo", fold_norm=True)
+    (first, _) = attngeo.attention_sites(plain, circuit="ov", fold_norm=True)
     assert "o_norm" in first.site.tensors
 
 

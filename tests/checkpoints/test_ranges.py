@@ -110,12 +110,13 @@ def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, h
     assert [request for request in here.requests if request.part is not None] == []
 
 
-@pytest.mark.parametrize(("parts", "width"), [("qk", WIDTH + KEYS), ("vo", WIDTH + KEYS), ("qkvo", 2 * (WIDTH + KEYS))])
-def test_only_the_parts_that_are_asked_for_are_read(parts: Any, width: int, here: Hub, mistral: Mistral) -> None:
+@pytest.mark.parametrize(
+    ("circuit", "width"), [("qk", WIDTH + KEYS), ("ov", WIDTH + KEYS), ("both", 2 * (WIDTH + KEYS))]
+)
+def test_only_the_parts_that_are_asked_for_are_read(circuit: Any, width: int, here: Hub, mistral: Mistral) -> None:
     folder = here.repositories["org/name"] = mistral("safetensors")
-    for found, expected in zip(
-        attngeo.attention_sites("org/name", parts=parts), attngeo.attention_sites(folder, parts=parts), strict=True
-    ):
+    sites = attngeo.attention_sites("org/name", circuit=circuit)
+    for found, expected in zip(sites, attngeo.attention_sites(folder, circuit=circuit), strict=True):
         assert torch.equal(found.wq, expected.wq)
         assert torch.equal(found.wv, expected.wv)
         assert torch.equal(found.wo, expected.wo)
@@ -133,7 +134,7 @@ def test_rows_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> Non
     assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
     here.sent.clear()
     with pytest.raises(UnsupportedModelError, match="its output projection is unknown"):
-        list(attngeo.attention_sites("org/name", parts="vo"))
+        list(attngeo.attention_sites("org/name", circuit="ov"))
     assert here.sent.total() <= 10_000
 
 
@@ -143,7 +144,7 @@ def test_values_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> N
     attention = "model.layers.0.self_attn"
     tensors = {f"{attention}.qkv_proj.weight": torch.randn(3 * 512, 512), f"{attention}.o_proj.weight": torch.eye(512)}
     here.repositories["org/name"] = write_single(tmp_path / "remote", tensors, config)
-    (weights,) = attngeo.attention_sites("org/name", parts="vo")
+    (weights,) = attngeo.attention_sites("org/name", circuit="ov")
     assert torch.equal(weights.wv.mT.flatten(0, 1), tensors[f"{attention}.qkv_proj.weight"][2 * 512 :])
     assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
 

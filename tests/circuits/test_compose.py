@@ -63,7 +63,7 @@ def compose_formed(writer: Tensor, m: Tensor, o: Tensor, kind: str) -> float:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "deepseek_v3", "gpt_neox"])
 def test_every_pair_is_that_of_the_formed_matrices(name: str, built: Built) -> None:
     model = built(name)
-    sites = {w.site.layer: form_heads(w) for w in attngeo.attention_sites(model, parts="qkvo", dtype=torch.float64)}
+    sites = {w.site.layer: form_heads(w) for w in attngeo.attention_sites(model, circuit="both", dtype=torch.float64)}
     rows = attngeo.compose(model, precision="float64")
     assert list(rows.columns) == list(COMPOSE_COLUMNS)
     heads = {layer: len(of_layer) for layer, of_layer in sites.items()}
@@ -76,7 +76,7 @@ def test_every_pair_is_that_of_the_formed_matrices(name: str, built: Built) -> N
 
 def test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later(folder: Path) -> None:
     rows = attngeo.compose(folder, precision="float64")
-    sites = [form_heads(w) for w in attngeo.attention_sites(folder, parts="qkvo", dtype=torch.float64)]
+    sites = [form_heads(w) for w in attngeo.attention_sites(folder, circuit="both", dtype=torch.float64)]
     width = 24
     for found in rows.attrs["thresholds"]:
         impossible = []
@@ -165,7 +165,7 @@ def test_with_little_memory_layers_are_read_again_and_nothing_else_changes(folde
 
 @pytest.mark.parametrize("memory", [1, 20_000, 40_000, 10**9])
 def test_every_pair_is_in_memory_once(memory: int, folder: Path) -> None:
-    sites = [of_site.site for of_site in attngeo.attention_sites(folder, parts="qkvo")]
+    sites = [of_site.site for of_site in attngeo.attention_sites(folder, circuit="both")]
     pairs = list_pairs(sites, ComposeOptions())
     met: list[tuple[int, int]] = []
     in_memory: list[int] = []
@@ -184,7 +184,7 @@ def test_all_layers_stay_in_memory_if_their_folded_heads_fit_and_not_if_a_byte_i
     name: str, dtype: torch.dtype, built: Built
 ) -> None:
     """Heads in memory are those that are folded: for queries, keys, values and what is written."""
-    read = list(attngeo.attention_sites(built(name), parts="qkvo", dtype=dtype))
+    read = list(attngeo.attention_sites(built(name), circuit="both", dtype=dtype))
     needed = 0
     for weights_of_site in read:
         groups = weights_of_site.site.heads // len(weights_of_site.wk)
@@ -212,7 +212,7 @@ def test_an_encoder_is_composed_with_the_cross_attention_that_reads_it(built: Bu
     }
     by_route = {(of["kind"], of["from_stack"], of["to_stack"]): of for of in rows.attrs["thresholds"]}
     assert all(math.isfinite(of["threshold"]) and of["impossible"] for of in by_route.values())
-    sites = {(w.site.stack, w.site.layer): form_heads(w) for w in attngeo.attention_sites(model, parts="qkvo")}
+    sites = {(w.site.stack, w.site.layer): form_heads(w) for w in attngeo.attention_sites(model, circuit="both")}
     for row in rows[rows["to_stack"] == "cross"].sample(20, random_state=0).to_dict("records"):
         _, writer = sites[row["from_stack"], row["from_layer"]][row["from_head"]]
         expected = compose_formed(writer, *sites["cross", row["to_layer"]][row["to_head"]], row["kind"])

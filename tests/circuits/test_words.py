@@ -25,7 +25,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "##s", "be\x1bll", *(f"w{number}" for number in 
 
 
 @pytest.fixture(scope="module")
-def tokeniser(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return word_piece(tmp_path_factory.mktemp("words") / "tokenizer.json", VOCABULARY)
 
 
@@ -41,9 +41,9 @@ def form_llama(model: Any, layer: int, head: int) -> Tensor:
 
 
 @pytest.mark.parametrize("head", [0, 1, 2])
-def test_pairs_are_the_largest_of_the_formed_matrix(head: int, tokeniser: Any) -> None:
+def test_pairs_are_the_largest_of_the_formed_matrix(head: int, tokenizer: Any) -> None:
     model = build(TINY_MODELS["llama"])
-    found = attngeo.words(model, layer=1, head=head, top=20, tokeniser=tokeniser, device="cpu")
+    found = attngeo.words(model, layer=1, head=head, top=20, tokenizer=tokenizer, device="cpu")
     formed = form_llama(model, 1, head)
     expected = formed.flatten().sort(descending=True).values[:20]
     assert found["value"].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
@@ -66,9 +66,9 @@ def form_outputs(model: Any, layer: int, head: int) -> Tensor:
     return product.detach()
 
 
-def test_what_a_head_writes_is_that_of_the_formed_matrix(tokeniser: Any) -> None:
+def test_what_a_head_writes_is_that_of_the_formed_matrix(tokenizer: Any) -> None:
     model = build(TINY_MODELS["llama"])
-    found = attngeo.words(model, layer=1, head=2, circuit="ov", top=15, tokeniser=tokeniser, device="cpu")
+    found = attngeo.words(model, layer=1, head=2, circuit="ov", top=15, tokenizer=tokenizer, device="cpu")
     formed = form_outputs(model, 1, 2)
     assert found["kind"].tolist() == ["promotes"] * 15 + ["suppresses"] * 15
     ordered = formed.flatten().sort().values.tolist()
@@ -80,7 +80,7 @@ def test_what_a_head_writes_is_that_of_the_formed_matrix(tokeniser: Any) -> None
     assert "gain of the last normalisation folded" in found.attrs["notes"]
 
 
-def test_a_head_that_copies_promotes_what_it_attends_to(tokeniser: Any) -> None:
+def test_a_head_that_copies_promotes_what_it_attends_to(tokenizer: Any) -> None:
     """Values and outputs that pass the embeddings on to an unembedding that is tied to them."""
     model = build(TINY_MODELS["gpt2"])
     block = model.transformer.h[0]
@@ -90,7 +90,7 @@ def test_a_head_that_copies_promotes_what_it_attends_to(tokeniser: Any) -> None:
         block.attn.c_proj.weight[:8] = values.T
         for gain in (block.ln_1.weight, model.transformer.ln_f.weight):
             gain.fill_(1)
-    heads = [attngeo.words(model, head=head, circuit="ov", top=3, tokeniser=tokeniser) for head in (0, 1)]
+    heads = [attngeo.words(model, head=head, circuit="ov", top=3, tokenizer=tokenizer) for head in (0, 1)]
     assert heads[0].attrs["copying_score"] == pytest.approx(1, abs=1e-5)
     assert abs(heads[0].attrs["copying_score_chance"]) < 0.9
     assert abs(heads[1].attrs["copying_score"]) < 0.9
@@ -109,7 +109,7 @@ OTHER_NORMS = {
 
 
 @pytest.mark.parametrize("name", [*FINAL_NORMS, *OTHER_NORMS])
-def test_the_gain_before_the_unembedding_is_found(name: str, tokeniser: Any) -> None:
+def test_the_gain_before_the_unembedding_is_found(name: str, tokenizer: Any) -> None:
     """Weights that double what the running norm gives double what heads of the decoder write."""
     if name in TINY_MODELS:
         model = build(TINY_MODELS[name])
@@ -120,7 +120,7 @@ def test_the_gain_before_the_unembedding_is_found(name: str, tokeniser: Any) -> 
 
     def ask() -> pd.DataFrame:
         return attngeo.words(
-            model, stack="decoder", layer=layer, circuit="ov", top=3, tokeniser=tokeniser, device="cpu"
+            model, stack="decoder", layer=layer, circuit="ov", top=3, tokenizer=tokenizer, device="cpu"
         )
 
     before = ask()
@@ -135,36 +135,36 @@ def test_the_gain_before_the_unembedding_is_found(name: str, tokeniser: Any) -> 
     ("name", "layer"),
     [("bert", "transform.dense"), ("distilbert", "vocab_transform"), ("modernbert", "head.dense")],
 )
-def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, layer: str, tokeniser: Any) -> None:
-    found = attngeo.words(build(TINY_MODELS[name]), circuit="ov", top=3, tokeniser=tokeniser)
+def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, layer: str, tokenizer: Any) -> None:
+    found = attngeo.words(build(TINY_MODELS[name]), circuit="ov", top=3, tokenizer=tokenizer)
     assert any("left out" in note and "unembedding" in note and layer in note for note in found.attrs["notes"])
 
 
-def test_no_norm_of_an_unknown_model_type_is_folded(tokeniser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_norm_of_an_unknown_model_type_is_folded(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(TINY_MODELS["llama"])
     monkeypatch.setattr(type(model.config), "model_type", "llama_of_mine")
-    found = attngeo.words(model, circuit="ov", top=3, tokeniser=tokeniser)
+    found = attngeo.words(model, circuit="ov", top=3, tokenizer=tokenizer)
     assert any("llama_of_mine" in note and "not known" in note for note in found.attrs["notes"])
 
 
 @pytest.mark.parametrize("name", ["bart", "t5", "whisper"])
-def test_what_heads_write_is_read_where_the_stream_is_unembedded(name: str, tokeniser: Any) -> None:
+def test_what_heads_write_is_read_where_the_stream_is_unembedded(name: str, tokenizer: Any) -> None:
     model = build(TINY_MODELS[name])
-    assert set(attngeo.words(model, circuit="ov", top=1, tokeniser=tokeniser)["stack"]) == {"decoder"}
+    assert set(attngeo.words(model, circuit="ov", top=1, tokenizer=tokenizer)["stack"]) == {"decoder"}
     with refuses(UnsupportedModelError, "encoder", "stack"):
-        attngeo.words(model, circuit="ov", stack="encoder", tokeniser=tokeniser)
+        attngeo.words(model, circuit="ov", stack="encoder", tokenizer=tokenizer)
 
 
-def test_an_encoder_without_a_decoder_is_unembedded(tokeniser: Any) -> None:
-    found = attngeo.words(build(TINY_MODELS["bert"]), circuit="ov", top=1, tokeniser=tokeniser)
+def test_an_encoder_without_a_decoder_is_unembedded(tokenizer: Any) -> None:
+    found = attngeo.words(build(TINY_MODELS["bert"]), circuit="ov", top=1, tokenizer=tokenizer)
     assert set(found["stack"]) == {"encoder"}
 
 
-def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path) -> None:
+def test_tokens_of_a_file_have_pairs_of_their_own(tokenizer: Any, tmp_path: Path) -> None:
     model = build(TINY_MODELS["llama"])
     (tmp_path / "tokens.txt").write_text("w5\n\n##s\nw5\n")
     file = str(tmp_path / "tokens.txt")
-    found = attngeo.words(model, layer=0, head=3, tokens=file, top=4, tokeniser=tokeniser, device="cpu")
+    found = attngeo.words(model, layer=0, head=3, tokens=file, top=4, tokenizer=tokenizer, device="cpu")
     formed = form_llama(model, 0, 3)
     assert found["token"].tolist() == ["w5"] * 4 + ["##s"] * 4
     for token, rows in found.groupby("token_id"):
@@ -173,14 +173,14 @@ def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path
         assert rows["value"].tolist() == pytest.approx(expected.values[:4].tolist(), rel=1e-5)
 
 
-def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tokeniser: Any) -> None:
+def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tokenizer: Any) -> None:
     """Queries equal to keys: tokens attend to themselves. Averages over seeds, as single draws may differ."""
     model = build(TINY_MODELS["bert"])
     attention = model.bert.encoder.layer[0].attention.self
 
     def excess() -> float:
         found = [
-            attngeo.words(model, layer=0, head=1, top=5, seed=seed, tokeniser=tokeniser, device="cpu")
+            attngeo.words(model, layer=0, head=1, top=5, seed=seed, tokenizer=tokenizer, device="cpu")
             for seed in range(20)
         ]
         joined = pd.concat(found)
@@ -189,15 +189,15 @@ def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tok
     assert 0.8 < excess() < 1.25
     with torch.no_grad():
         attention.key.weight.copy_(attention.query.weight)
-    found = attngeo.words(model, layer=0, head=1, top=5, tokeniser=tokeniser, device="cpu")
+    found = attngeo.words(model, layer=0, head=1, top=5, tokenizer=tokenizer, device="cpu")
     assert excess() > 1.25
     assert found["token"].tolist() == found["target"].tolist()
 
 
-def test_chance_is_that_of_shuffled_dimensions(tokeniser: Any) -> None:
+def test_chance_is_that_of_shuffled_dimensions(tokenizer: Any) -> None:
     """The dimensions of both sides are shuffled, each in its own order, by a generator with the seed."""
     model = build(TINY_MODELS["llama"])
-    found = attngeo.words(model, layer=1, head=2, top=12, seed=7, tokeniser=tokeniser, device="cpu")
+    found = attngeo.words(model, layer=1, head=2, top=12, seed=7, tokenizer=tokenizer, device="cpu")
     generator = torch.Generator().manual_seed(7)
     orders = [torch.randperm(32, generator=generator) for _ in range(2)]
     block = model.model.layers[1]
@@ -217,11 +217,11 @@ def test_the_same_seed_gives_the_same_chance() -> None:
     assert first["value_chance"].tolist() != other["value_chance"].tolist()
 
 
-def test_labels_are_printable(tokeniser: Any) -> None:
+def test_labels_are_printable(tokenizer: Any) -> None:
     model = build(TINY_MODELS["llama"])
     with torch.no_grad():
         model.model.embed_tokens.weight[3] *= 100
-    found = attngeo.words(model, layer=0, head=0, top=1, tokeniser=tokeniser)
+    found = attngeo.words(model, layer=0, head=0, top=1, tokenizer=tokenizer)
     assert found["token"].item() == "be\\x1bll"
 
 
@@ -235,10 +235,10 @@ def test_labels_are_printable(tokeniser: Any) -> None:
     ],
 )
 def test_stacks_that_read_no_tokens_are_refused(
-    name: str, options: dict[str, Any], facts: tuple[str, ...], tokeniser: Any
+    name: str, options: dict[str, Any], facts: tuple[str, ...], tokenizer: Any
 ) -> None:
     with refuses(UnsupportedModelError, *facts):
-        attngeo.words(build(TINY_MODELS[name]), **options, tokeniser=tokeniser)
+        attngeo.words(build(TINY_MODELS[name]), **options, tokenizer=tokenizer)
 
 
 def test_a_missing_list_of_tokens_is_named(inside: Command, tmp_path: Path) -> None:

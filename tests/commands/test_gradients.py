@@ -73,12 +73,12 @@ def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path)
 
 def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, text: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a\n")
-    bloom, tokeniser = tmp_path / "bloom", locate_demo("encoder")
+    bloom, tokenizer = tmp_path / "bloom", locate_demo("encoder")
     (tmp_path / "empty.txt").touch()
-    assert tokeniser is not None
+    assert tokenizer is not None
     BloomForCausalLM(BloomConfig(vocab_size=1024, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(bloom)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokeniser / name, bloom / name)
+        shutil.copy(tokenizer / name, bloom / name)
     cases: list[tuple[type[AttnGeoError], list[object], list[object]]] = [
         (UnsupportedModelError, ["demo:minilm"], ["BertModel", "head"]),
         (DataError, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 32, "--seq-len"]),

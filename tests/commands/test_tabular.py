@@ -34,17 +34,17 @@ from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.summaries import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
 pytestmark = pytest.mark.usefixtures("cache")
-TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
+TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--shifts", "1,0,0.9"]
 
 
 def test_simulate_prints_means_beside_those_of_the_paper(inside: Command, tmp_path: Path) -> None:
-    command = ["tabular", "simulate", "--convention", "published", "--methods", "lr", "--datasets", "3"]
-    run = inside(*command, "--settings", "1,0,0.1", "--settings", "5,0.5,0.9", "-o", tmp_path / "t.csv")
+    command = ["tabular", "simulate", "--settings", "code", "--methods", "lr", "--datasets", "3"]
+    run = inside(*command, "--shifts", "1,0,0.1", "--shifts", "5,0.5,0.9", "-o", tmp_path / "t.csv")
     assert (run.returncode, run.stderr) == (0, "")
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert "other tables" not in run.stdout
-    by_text = inside("tabular", "simulate", "--methods", "lr", "--datasets", "1", "--settings", "1,0,0.1")
-    assert "The paper's numbers are of other tables, which --convention published makes." in by_text.stdout
+    by_text = inside("tabular", "simulate", "--methods", "lr", "--datasets", "1", "--shifts", "1,0,0.1")
+    assert "The paper's numbers are of other tables, which --settings code makes." in by_text.stdout
     rows = pd.read_csv(tmp_path / "t.csv")
     assert tuple(rows.columns) == SIMULATION_COLUMNS
     lines = [line for line in run.stdout.splitlines() if " LR " in line]
@@ -97,11 +97,11 @@ def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path, monkeyp
 def test_bad_input_is_one_line(inside: Command, tmp_path: Path) -> None:
     for arguments, code, facts in (
         (["simulate", "--methods", "lr,gbb"], 2, ["--methods", "'gbb'", "gb"]),
-        (["simulate", "--settings", "5,0"], 2, ["--settings", "'5,0'"]),
-        (["simulate", "--settings", "9,0,0.9"], 2, ["--features", "9,0,0.9"]),
+        (["simulate", "--shifts", "5,0"], 2, ["--shifts", "'5,0'"]),
+        (["simulate", "--shifts", "9,0,0.9"], 2, ["--features", "9,0,0.9"]),
         (["simulate", "--datasets", "-1"], 2, ["--datasets", -1]),
         (["simulate", "--rows", "5"], 2, ["--rows", 5]),
-        (["simulate", "--convention", "paper"], 2, ["--convention", "'paper'"]),
+        (["simulate", "--settings", "paper"], 2, ["--settings", "'paper'"]),
         (["simulate", "-o", str(tmp_path / "no" / "t.csv")], 2, ["no"]),
         (["auto-mpg", "--data", str(tmp_path / "nowhere.csv")], DataUnavailableError, ["nowhere.csv"]),
         (["auto-mpg"], DataUnavailableError, ["HF_HUB_OFFLINE", "--data"]),

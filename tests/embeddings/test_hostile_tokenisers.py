@@ -16,7 +16,7 @@ from support.vectors import byte_level, checkpoint, write_questions
 from tokenizers import Tokenizer, models
 
 from attngeo.embeddings import isolated
-from attngeo.embeddings.isolated import FastTokens, IsolatedTokeniser
+from attngeo.embeddings.isolated import FastTokens, IsolatedTokenizer
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnexpectedError
 from attngeo.session import Session
@@ -83,15 +83,15 @@ WORD = "a" + "x" * 40 + "é"
 def test_a_file_that_fails_when_it_is_read(name: str) -> None:
     text, facts = WHEN_READ[name]
     with refuses(CorruptCheckpointError, "org/name", "tokenizer.json", *facts):
-        IsolatedTokeniser(text, "tokenizer.json", "org/name")
+        IsolatedTokenizer(text, "tokenizer.json", "org/name")
 
 
 @pytest.mark.parametrize("name", WHEN_IT_CUTS)
 def test_a_file_that_fails_on_a_word(name: str) -> None:
     text, facts = WHEN_IT_CUTS[name]
-    tokeniser = IsolatedTokeniser(text, "tokenizer.json", "org/name")
+    tokenizer = IsolatedTokenizer(text, "tokenizer.json", "org/name")
     with refuses(CorruptCheckpointError, "org/name", "tokenizer.json", *facts):
-        tokeniser.encode(WORD)
+        tokenizer.encode(WORD)
 
 
 def test_a_word_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,28 +99,28 @@ def test_a_word_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     lower = "from attngeo.embeddings import isolated; isolated.SECONDS_FOR_WORD = 0; isolated.serve()"
     monkeypatch.setattr(isolated, "PROGRAM", f"import sys; sys.path += sys.argv[1:]; {lower}")
     text = write_json(normalizer=replace("a", "x" * 3000), pre_tokenizer=split("(x+x+)y"))
-    tokeniser = IsolatedTokeniser(text, "tokenizer.json", "org/name")
-    assert tokeniser.encode("b") == [0]
+    tokenizer = IsolatedTokenizer(text, "tokenizer.json", "org/name")
+    assert tokenizer.encode("b") == [0]
     with refuses(CorruptCheckpointError, "tokenizer.json", "takes more than 2 s", "cuts"):
-        tokeniser.encode("a")
+        tokenizer.encode("a")
     with refuses(CorruptCheckpointError, "tokenizer.json", "takes more than 2 s"):  # its process has ended
-        tokeniser.encode("b")
+        tokenizer.encode("b")
 
 
 def test_it_says_what_the_library_says_in_this_process(tmp_path: Path) -> None:
     library = byte_level(tmp_path / "tokenizer.json")
-    tokeniser = IsolatedTokeniser(library.to_str(), "tokenizer.json", "org/name")
+    tokenizer = IsolatedTokenizer(library.to_str(), "tokenizer.json", "org/name")
     here = FastTokens(Tokenizer.from_str(library.to_str()))
-    assert (tokeniser.tokens, tokeniser.special, tokeniser.added) == (here.tokens, here.special, here.added)
+    assert (tokenizer.tokens, tokenizer.special, tokenizer.added) == (here.tokens, here.special, here.added)
     for word in ("the", " the", "日本", "", "line\nend", "\ud800"):
-        assert tokeniser.encode(word) == here.encode(word), word
+        assert tokenizer.encode(word) == here.encode(word), word
 
 
 def test_its_process_ends_with_it() -> None:
-    tokeniser = IsolatedTokeniser(write_json(), "tokenizer.json", "org/name")
-    number = tokeniser._process.pid
+    tokenizer = IsolatedTokenizer(write_json(), "tokenizer.json", "org/name")
+    number = tokenizer._process.pid
     assert psutil.pid_exists(number)
-    del tokeniser
+    del tokenizer
     assert not psutil.pid_exists(number)
 
 
@@ -130,7 +130,7 @@ def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(isolated.subprocess, "Popen", refuse)
     with refuses(NotEnoughMemoryError, "org/name", "tokenizer.json", "Resource temporarily unavailable"):
-        IsolatedTokeniser(write_json(), "tokenizer.json", "org/name")
+        IsolatedTokenizer(write_json(), "tokenizer.json", "org/name")
 
 
 def test_no_module_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_no_module_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: p
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert IsolatedTokeniser(write_json(), "tokenizer.json", "org/name").encode("a") == [1]
+    assert IsolatedTokenizer(write_json(), "tokenizer.json", "org/name").encode("a") == [1]
     assert not (tmp_path / "ran").exists()
 
 
@@ -175,6 +175,6 @@ def test_a_tokeniser_in_memory_is_read_in_this_process(tmp_path: Path, monkeypat
     byte_level(tmp_path / "tokenizer.json")
     library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     monkeypatch.setattr(isolated.subprocess, "Popen", panic)
-    embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()), tokeniser=library)
+    embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()), tokenizer=library)
     assert embedding.pieces is not None
     assert embedding.pieces("Athens") == library.encode(" Athens").ids

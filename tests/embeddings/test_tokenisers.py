@@ -227,13 +227,13 @@ def test_a_model_in_memory_needs_its_tokeniser(tmp_path: Path, built: Callable[[
     for given, known in (
         (library, words), (PreTrainedTokenizerFast(tokenizer_object=library), words), (slow, words[:59]),
     ):  # fmt: skip
-        embedding = open_embedding(model, tokeniser=given)
+        embedding = open_embedding(model, tokenizer=given)
         assert torch.equal(embedding.matrix, model.get_input_embeddings().weight)
         assert words_of(embedding) == known
     assert library.truncation is not None
     with pytest.raises(UsageError, match="str"):
-        open_embedding(model, tokeniser="bert-base-uncased")
-    with pytest.raises(UsageError, match="as tokeniser"):
+        open_embedding(model, tokenizer="bert-base-uncased")
+    with pytest.raises(UsageError, match="as tokenizer"):
         open_embedding(model)
 
 

@@ -53,6 +53,6 @@ TARGETS = {
     "recipes": Target(recipes.write_recipe, recipes.read_folder, recipes.check_recipe),
     "settings": Target(settings.write_settings, read_settings, settings.check_settings),
     "efa models": Target(estimators.write_efa, estimators.read_efa, estimators.check_efa),
-    "tokenisers": Target(tokenisers.write_tokeniser, tokenisers.read_tokeniser, tokenisers.check_tokeniser),
+    "tokenisers": Target(tokenisers.write_tokenizer, tokenisers.read_tokenizer, tokenisers.check_tokenizer),
     "tabular models": Target(estimators.write_tabular, estimators.read_tabular, estimators.check_tabular),
 }

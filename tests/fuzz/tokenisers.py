@@ -11,7 +11,7 @@ from fuzz.outcome import Wrong, check_equal
 from support.mutate import mutate_bytes, mutate_value
 from tokenizers import Tokenizer, models
 
-from attngeo.embeddings.isolated import FastTokens, IsolatedTokeniser
+from attngeo.embeddings.isolated import FastTokens, IsolatedTokenizer
 from attngeo.errors import is_panic
 
 FILE = "tokenizer.json"
@@ -40,7 +40,7 @@ CUTS: tuple[dict[str, Any] | None, ...] = (
 )
 
 
-def write_tokeniser(rng: Random, folder: Path) -> None:
+def write_tokenizer(rng: Random, folder: Path) -> None:
     """A tokeniser of one of four kinds, with a normaliser and a rule to cut; often with changed values or bytes."""
     parts = json.loads(Tokenizer(rng.choice(MODELS)).to_str())
     parts |= {"normalizer": rng.choice(NORMALISERS), "pre_tokenizer": rng.choice(CUTS)}
@@ -50,13 +50,13 @@ def write_tokeniser(rng: Random, folder: Path) -> None:
     (folder / FILE).write_bytes(mutate_bytes(rng, content) if rng.random() < 0.3 else content)
 
 
-def read_tokeniser(folder: Path) -> list[list[int]]:
+def read_tokenizer(folder: Path) -> list[list[int]]:
     """The ids of `WORDS`, from a process with limits."""
-    tokeniser = IsolatedTokeniser((folder / FILE).read_bytes().decode(errors="replace"), FILE, "model")
-    return [tokeniser.encode(word) for word in WORDS]
+    tokenizer = IsolatedTokenizer((folder / FILE).read_bytes().decode(errors="replace"), FILE, "model")
+    return [tokenizer.encode(word) for word in WORDS]
 
 
-def check_tokeniser(folder: Path, found: list[list[int]]) -> None:
+def check_tokenizer(folder: Path, found: list[list[int]]) -> None:
     """Raise Wrong unless the library gives the same ids in this process."""
     try:
         tokens = FastTokens(Tokenizer.from_str((folder / FILE).read_bytes().decode(errors="replace")))

@@ -122,8 +122,8 @@ def test_fold_norm_folds_the_gain_of_a_norm_after_attention(name: str, built: Bu
     model = built(name)
     ran = record_tiny(TINY_MODELS[name], model)
     modules = dict(model.named_modules())
-    plain = attngeo.attention_sites(model, parts="vo")
-    folded = attngeo.attention_sites(model, parts="vo", fold_norm=True)
+    plain = attngeo.attention_sites(model, circuit="ov")
+    folded = attngeo.attention_sites(model, circuit="ov", fold_norm=True)
     pairs = [pair for pair in zip(plain, folded, strict=True) if pair[0].site.family.post_norm]
     assert pairs
     for before, after in pairs:

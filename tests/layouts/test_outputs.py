@@ -74,7 +74,7 @@ def test_outputs_are_what_the_running_model_writes(name: str, built: Build) -> N
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("sinks"):  # a sink takes a share of the weights
             parameter.data.fill_(-1e4)
-    weights = list(attngeo.attention_sites(model, parts="qkvo", with_bias=True))
+    weights = list(attngeo.attention_sites(model, circuit="both", with_bias=True))
     written = run_on_equal_tokens(name, model, [of_site.site for of_site in weights])
     assert weights
     for of_site in weights:
@@ -88,7 +88,7 @@ def test_weights_that_are_not_asked_for_have_no_heads(built: Build) -> None:
     model = built("llama")
     queries = next(attngeo.attention_sites(model))
     assert (len(queries.wv), len(queries.wo), queries.bo) == (0, 0, None)
-    outputs = next(attngeo.attention_sites(model, parts="vo"))
+    outputs = next(attngeo.attention_sites(model, circuit="ov"))
     assert (len(outputs.wq), len(outputs.wk)) == (0, 0)
     assert len(outputs.wo) == len(queries.wq) > 0
 
@@ -96,7 +96,7 @@ def test_weights_that_are_not_asked_for_have_no_heads(built: Build) -> None:
 def test_latent_attention_without_biases_has_no_further_input() -> None:
     tiny = TINY_MODELS["deepseek_v3"]
     model = build(replace(tiny, config={**tiny.config, "attention_bias": False}))
-    for of_site in attngeo.attention_sites(model, parts="qkvo", with_bias=True):
+    for of_site in attngeo.attention_sites(model, circuit="both", with_bias=True):
         assert {w.shape[1] for w in (of_site.wq, of_site.wk, of_site.wv)} == {of_site.site.d_model}
         assert of_site.bo is None
 
@@ -110,7 +110,7 @@ def test_biases_of_queries_and_values_alone_are_read(tmp_path: Path) -> None:
     tensors |= {f"{attention}.output.dense.weight": torch.eye(24), f"{attention}.output.dense.bias": draw(24)}
     config = {"model_type": "videomae", "num_attention_heads": 4, "hidden_size": 24}
     folder = write_single(tmp_path, tensors, config)
-    (of_site,) = attngeo.attention_sites(folder, parts="qkvo", with_bias=True)
+    (of_site,) = attngeo.attention_sites(folder, circuit="both", with_bias=True)
     for weight, letter in ((of_site.wq, "q"), (of_site.wv, "v")):
         assert torch.equal(weight[:, -1].flatten(), tensors[f"{attention}.attention.{letter}_bias"])
     assert not of_site.wk[:, -1].any()
@@ -157,9 +157,9 @@ def test_weights_that_are_read_wrongly_are_noticed(
 ) -> None:
     """By the oracle above, and by verification."""
     model = built(name)
-    weights = list(attngeo.attention_sites(model, parts="qkvo", with_bias=True))
+    weights = list(attngeo.attention_sites(model, circuit="both", with_bias=True))
     written = run_on_equal_tokens(name, model, [of_site.site for of_site in weights])
-    assert set(attngeo.verify(model, parts="vo")["verdict"]) == {"agrees"}
+    assert set(attngeo.verify(model, circuit="ov")["verdict"]) == {"agrees"}
     original = projections.assemble
 
     def assemble(site: AttentionSite, tensors: dict[str, Tensor], letters: Any = "qk") -> Assembled:
@@ -169,10 +169,10 @@ def test_weights_that_are_read_wrongly_are_noticed(
         return parts
 
     monkeypatch.setattr(projections, "assemble", assemble)
-    for of_site in attngeo.attention_sites(model, parts="qkvo", with_bias=True):
+    for of_site in attngeo.attention_sites(model, circuit="both", with_bias=True):
         expected = expect_written(of_site)
         assert (written[of_site.site.module] - expected).norm(dim=-1).min() > 0.1 * expected.norm()
-    assert set(attngeo.verify(model, parts="qkvo").set_index("circuit").loc["ov", "verdict"]) == {"differs"}
+    assert set(attngeo.verify(model, circuit="both").set_index("circuit").loc["ov", "verdict"]) == {"differs"}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt_neox", "deepseek_v3"])
@@ -188,7 +188,7 @@ def test_another_order_of_heads_is_noticed(name: str, built: Build, monkeypatch:
         }
 
     monkeypatch.setattr(projections, "assemble", assemble)
-    assert set(attngeo.verify(built(name), parts="vo")["verdict"]) == {"differs"}
+    assert set(attngeo.verify(built(name), circuit="ov")["verdict"]) == {"differs"}
 
 
 CONFIG = {
@@ -228,9 +228,9 @@ def test_values_and_outputs_are_never_guessed(case: str, tmp_path: Path) -> None
         if tensor is not None:
             tensors[full] = tensor
     folder = write_single(tmp_path, tensors, CONFIG)
-    for parts in ("vo", "qkvo"):
+    for circuit in ("ov", "both"):
         with pytest.raises(UnsupportedModelError, match=message):
-            list(attngeo.attention_sites(folder, parts=parts, with_bias=True))
+            list(attngeo.attention_sites(folder, circuit=circuit, with_bias=True))
     (weights,) = attngeo.attention_sites(folder)
     assert torch.equal(weights.wq.mT.flatten(0, 1), tensors[f"{ATTENTION}.q_proj.weight"])
     assert not weights.wv.numel()
@@ -241,7 +241,7 @@ def test_values_may_have_another_width(tmp_path: Path) -> None:
     tensors = draw_llama() | {
         f"{ATTENTION}.v_proj.weight": torch.randn(2 * 5, 24), f"{ATTENTION}.o_proj.weight": torch.randn(24, 4 * 5),
     }  # fmt: skip
-    (weights,) = attngeo.attention_sites(write_single(tmp_path, tensors, CONFIG), parts="vo")
+    (weights,) = attngeo.attention_sites(write_single(tmp_path, tensors, CONFIG), circuit="ov")
     assert torch.equal(weights.wv.mT.flatten(0, 1), tensors[f"{ATTENTION}.v_proj.weight"])
     assert torch.equal(weights.wo.flatten(0, 1).T, tensors[f"{ATTENTION}.o_proj.weight"])
     assert weights.wq.shape == (0, 24, 8)
@@ -253,7 +253,7 @@ def test_values_may_be_keys(tmp_path: Path) -> None:
     keys = tensors[f"{ATTENTION}.k_proj.weight"]
     del tensors[f"{ATTENTION}.v_proj.weight"]
     folder = write_single(tmp_path, tensors, CONFIG | {"model_type": "gemma4_text"})
-    (weights,) = attngeo.attention_sites(folder, parts="qkvo")
+    (weights,) = attngeo.attention_sites(folder, circuit="both")
     assert torch.equal(weights.wv.mT.flatten(0, 1), keys)
     assert not torch.allclose(weights.wk, weights.wv)
     assert OutputNote.VALUE_NORM in weights.site.output_notes
@@ -265,10 +265,10 @@ def test_a_scale_of_values_that_is_no_number_is_refused(scale: Any, tmp_path: Pa
     values = draw_llama()[f"{ATTENTION}.v_proj.weight"]
     for number, factor in enumerate((None, 0.5)):
         folder = write_single(tmp_path / str(number), draw_llama(), config | {"attention_value_scale": factor})
-        (weights,) = attngeo.attention_sites(folder, parts="vo")
+        (weights,) = attngeo.attention_sites(folder, circuit="ov")
         assert torch.equal(weights.wv.mT.flatten(0, 1), values if factor is None else factor * values)
-    (weights,) = attngeo.attention_sites(write_single(tmp_path / "unstated", draw_llama(), config), parts="vo")
+    (weights,) = attngeo.attention_sites(write_single(tmp_path / "unstated", draw_llama(), config), circuit="ov")
     torch.testing.assert_close(weights.wv.mT.flatten(0, 1), 0.707 * values)  # as transformers does
     folder = write_single(tmp_path / "broken", draw_llama(), config | {"attention_value_scale": scale})
     with pytest.raises(CorruptCheckpointError, match="attention_value_scale"):
-        list(attngeo.attention_sites(folder, parts="vo"))
+        list(attngeo.attention_sites(folder, circuit="ov"))

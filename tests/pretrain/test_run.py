@@ -465,8 +465,8 @@ def test_token_ids_of_a_configuration_are_those_of_the_tokeniser(tmp_path: Path)
         write_config(folder, pad_token_id=stated, embedding_size=16)
         run(options, folder / "run")
         model = AutoModelForMaskedLM.from_pretrained(folder / "run/model")
-        tokeniser = AutoTokenizer.from_pretrained(folder / "run/model")
-        assert model.config.pad_token_id == tokeniser.pad_token_id
+        tokenizer = AutoTokenizer.from_pretrained(folder / "run/model")
+        assert model.config.pad_token_id == tokenizer.pad_token_id
 
 
 @pytest.mark.parametrize("prefix", ["", "_"])

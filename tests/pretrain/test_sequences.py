@@ -18,7 +18,7 @@ from support.toy_text import (
     make_sequences,
     make_text,
     take_rows,
-    word_tokeniser,
+    word_tokenizer,
 )
 from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
@@ -68,16 +68,16 @@ def test_epochs_have_different_pieces() -> None:
 @given(documents=documents_of_words, length=st.integers(2, 9))
 def test_padded_documents_are_what_the_tokeniser_returns(documents: list[str], length: int) -> None:
     found = make_sequences(documents, length=length, pack=False)
-    expected = word_tokeniser()(documents, truncation=True, max_length=length)["input_ids"]
+    expected = word_tokenizer()(documents, truncation=True, max_length=length)["input_ids"]
     assert Counter(take_rows(found, len(documents))) == Counter(map(tuple, expected))
     assert found.distinct_tokens == sum(map(len, expected))
 
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_documents_end_with_the_separator(pack: bool) -> None:
-    start, end = word_tokeniser().cls_token_id, word_tokeniser().sep_token_id
+    start, end = word_tokenizer().cls_token_id, word_tokenizer().sep_token_id
     found = [*take_rows(make_sequences(["ba be", "bi", "bo bu"], length=8 if pack else 4, pack=pack), 1 if pack else 3)]
-    ba, be, bi, bo, bu = word_tokeniser().convert_tokens_to_ids(["ba", "be", "bi", "bo", "bu"])
+    ba, be, bi, bo, bu = word_tokenizer().convert_tokens_to_ids(["ba", "be", "bi", "bo", "bu"])
     if pack:
         assert found == [(ba, be, end, bi, end, bo, bu, end)]
     else:
@@ -119,7 +119,7 @@ def test_a_token_takes_four_bytes() -> None:
 
 def test_too_little_text() -> None:
     with refuses(DataError, "novel", "12 tokens", "1 sequences", "2 of 8 tokens", "batch_size", "seq_len"):
-        build_sequences(make_text(["ba be bi"] * 3, name="novel"), word_tokeniser(), length=8, count=9, least=2, seed=0)
+        build_sequences(make_text(["ba be bi"] * 3, name="novel"), word_tokenizer(), length=8, count=9, least=2, seed=0)
     assert make_sequences(["ba be bi"] * 3, least=1).distinct == 1
     assert make_sequences(["ba be bi"] * 3, least=3, pack=False).distinct == 3
     for documents in ([], ["", " \n"]):
@@ -128,14 +128,14 @@ def test_too_little_text() -> None:
 
 
 def test_long_documents_give_no_warning(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_tokeniser(), "model_max_length", 4)
+    monkeypatch.setattr(word_tokenizer(), "model_max_length", 4)
     assert make_sequences([" ".join(WORDS)], length=5).distinct == 5
     assert capfd.readouterr() == ("", "")
 
 
 def make_stream(documents: list[str], seed: int = 0, length: int = 8) -> StreamedSequences:
     text = make_text(documents, streaming=True)
-    found = build_sequences(text, word_tokeniser(), length=length, count=1, least=10**6, seed=seed)
+    found = build_sequences(text, word_tokenizer(), length=length, count=1, least=10**6, seed=seed)
     assert isinstance(found, StreamedSequences)
     return found
 
@@ -184,7 +184,7 @@ def test_a_stream_has_the_same_order_each_time(monkeypatch: pytest.MonkeyPatch) 
     stream = make_stream(draw_documents())
     expected = take_rows(stream, 300)
     assert take_rows(stream, 100, 200) == expected[200:]
-    novels = StreamedSequences(open_text("austen"), make_encoder(word_tokeniser(), 16, pack=True), 16, seed=0)
+    novels = StreamedSequences(open_text("austen"), make_encoder(word_tokenizer(), 16, pack=True), 16, seed=0)
     assert take_rows(pickle.loads(pickle.dumps(novels)), 20, 5) == take_rows(novels, 25)[5:]
 
 
@@ -199,7 +199,7 @@ def test_a_stream_reads_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch)
             taken += 1
             yield "ba be bi bo bu da de " * 100
 
-    stream = build_sequences(TextSource("endless", endless, True), word_tokeniser(), length=8, count=1, least=1, seed=0)
+    stream = build_sequences(TextSource("endless", endless, True), word_tokenizer(), length=8, count=1, least=1, seed=0)
     assert len(take_rows(stream, 1000)) == 1000
     assert taken < 40  # of 700 tokens each
 
@@ -207,7 +207,7 @@ def test_a_stream_reads_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch)
 def test_a_stream_must_be_packed() -> None:
     with refuses(UsageError, "text", "packed", "leave pack on"):
         build_sequences(
-            make_text(["ba"], streaming=True), word_tokeniser(), length=8, count=1, least=1, seed=0, pack=False
+            make_text(["ba"], streaming=True), word_tokenizer(), length=8, count=1, least=1, seed=0, pack=False
         )
 
 

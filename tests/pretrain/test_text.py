@@ -17,20 +17,20 @@ from support.toy_text import (
     make_gpt2,
     make_sequences,
     make_text,
-    save_tokeniser,
+    save_tokenizer,
     take_rows,
-    word_tokeniser,
+    word_tokenizer,
 )
 from torch.utils.data import DataLoader
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, TrainingArguments
 
 from attngeo.pretrain.text import CausalTrainer, MaskedTrainer, SeededMaskingCollator
-from attngeo.pretrain.tokeniser import prepare_tokeniser
+from attngeo.pretrain.tokenizer import prepare_tokenizer
 
 
 def make_batch(numbers: list[int], length: int = 64, **options: Any) -> dict[str, Any]:
     found = make_sequences([" ".join(WORDS * 3)] * 200, length=length, seed=options.get("mask_seed", 0))
-    return SeededMaskingCollator(word_tokeniser(), **options)([found[number] for number in numbers])
+    return SeededMaskingCollator(word_tokenizer(), **options)([found[number] for number in numbers])
 
 
 @pytest.mark.parametrize("others", [[], [8], [3, 700, 8, 9], list(range(32))])
@@ -46,22 +46,22 @@ def test_a_mask_depends_only_on_the_seed_and_the_index(others: list[int]) -> Non
 def test_masks_do_not_depend_on_padding() -> None:
     documents = ["ba be bi bo bu da de", " ".join(WORDS)]
     found = make_sequences(documents, length=40, pack=False)
-    masking = SeededMaskingCollator(word_tokeniser(), mlm_probability=0.5, packed=False)
+    masking = SeededMaskingCollator(word_tokenizer(), mlm_probability=0.5, packed=False)
     short, long = sorted(range(2), key=lambda index: len(found[index]["input_ids"]))
     alone, together = masking([found[short]]), masking([found[short], found[long]])
     size = alone["labels"].shape[1]
     assert size == 9
-    for name, filling in (("input_ids", word_tokeniser().pad_token_id), ("labels", -100), ("attention_mask", 0)):
+    for name, filling in (("input_ids", word_tokenizer().pad_token_id), ("labels", -100), ("attention_mask", 0)):
         assert torch.equal(together[name][0, :size], alone[name][0]), name
         assert (together[name][0, size:] == filling).all(), name
     assert together["attention_mask"].sum(1).tolist() == [9, len(WORDS) + 2]
 
 
 def test_masks_of_different_indices_epochs_and_seeds_differ() -> None:
-    tokens = np.full(64, word_tokeniser().convert_tokens_to_ids("ba"), dtype=np.int32)
+    tokens = np.full(64, word_tokenizer().convert_tokens_to_ids("ba"), dtype=np.int32)
     seen = set()
     for seed in range(4):
-        masking = SeededMaskingCollator(word_tokeniser(), mask_seed=seed)
+        masking = SeededMaskingCollator(word_tokenizer(), mask_seed=seed)
         batch = masking([{"input_ids": tokens, "index": index} for index in range(500)])
         seen |= {tuple(row) for row in batch["labels"].tolist()}
     assert len(seen) == 4 * 500
@@ -72,7 +72,7 @@ def test_masks_of_different_indices_epochs_and_seeds_differ() -> None:
 def test_masks_are_the_same_on_every_machine() -> None:
     """The streams of numpy are guaranteed; a change here would change the masks of a resumed run."""
     tokens = np.full(40, 9, dtype=np.int32)
-    labels = SeededMaskingCollator(word_tokeniser(), mask_seed=3)([{"input_ids": tokens, "index": 5}])["labels"]
+    labels = SeededMaskingCollator(word_tokenizer(), mask_seed=3)([{"input_ids": tokens, "index": 5}])["labels"]
     assert (labels != -100).nonzero()[:, 1].tolist() == [1, 5, 26, 32]
 
 
@@ -92,37 +92,37 @@ def is_within(count: int, of: int, share: float) -> bool:
 
 @pytest.mark.parametrize("probability", [0.15, 0.3])
 def test_the_rates_are_those_of_bert(probability: float) -> None:
-    tokeniser = word_tokeniser()
+    tokenizer = word_tokenizer()
     found = make_sequences([" ".join(WORDS * 3)] * 1000, length=64, count=1000)
     examples = [found[index] for index in range(1000)]
-    batch = SeededMaskingCollator(tokeniser, mlm_probability=probability)(examples)
+    batch = SeededMaskingCollator(tokenizer, mlm_probability=probability)(examples)
     before = torch.tensor(np.stack([example["input_ids"] for example in examples])).long()
     after, labels = batch["input_ids"], batch["labels"]
-    special, chosen = before == tokeniser.sep_token_id, labels != -100
+    special, chosen = before == tokenizer.sep_token_id, labels != -100
     assert special.any()
     assert not (special & chosen).any()
     assert torch.equal(after[~chosen], before[~chosen])
     assert torch.equal(labels[chosen], before[chosen])
     total = int(chosen.sum())
     assert is_within(total, int((~special).sum()), probability)
-    masked = int((after[chosen] == tokeniser.mask_token_id).sum())
+    masked = int((after[chosen] == tokenizer.mask_token_id).sum())
     kept = int((after[chosen] == before[chosen]).sum())
-    by_chance = 0.1 / len(tokeniser)
+    by_chance = 0.1 / len(tokenizer)
     assert is_within(masked, total, 0.8 + by_chance)
     assert is_within(kept, total, 0.1 + by_chance)
-    replaced = after[chosen & (after != before) & (after != tokeniser.mask_token_id)]
+    replaced = after[chosen & (after != before) & (after != tokenizer.mask_token_id)]
     assert is_within(len(replaced), total, 0.1 - 2 * by_chance)
-    counts = torch.bincount(replaced, minlength=len(tokeniser)).float()
-    assert len(counts) == len(tokeniser)
-    assert (counts > 0).sum() == len(tokeniser) - 1  # any token but [MASK], which is counted as masked
+    counts = torch.bincount(replaced, minlength=len(tokenizer)).float()
+    assert len(counts) == len(tokenizer)
+    assert (counts > 0).sum() == len(tokenizer) - 1  # any token but [MASK], which is counted as masked
     places = chosen.float().mean(0)
     assert (places.sub(probability * 75 / 76).abs() < 5 * (probability / 1000) ** 0.5).all()
 
 
 def test_unknown_words_are_neither_masked_nor_predicted() -> None:
     found = make_sequences(["日 ba ☃ be"] * 90)
-    batch = SeededMaskingCollator(word_tokeniser(), mlm_probability=0.999)([found[index] for index in range(40)])
-    unknown = word_tokeniser().unk_token_id
+    batch = SeededMaskingCollator(word_tokenizer(), mlm_probability=0.999)([found[index] for index in range(40)])
+    unknown = word_tokenizer().unk_token_id
     assert (batch["input_ids"] == unknown).any()
     assert not (batch["labels"] == unknown).any()
 
@@ -131,7 +131,7 @@ def test_unknown_words_are_neither_masked_nor_predicted() -> None:
 def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> None:
     found = make_sequences(draw_documents(), length=10, pack=pack)
     examples = [found[index] for index in range(8)]
-    batch = SeededMaskingCollator(word_tokeniser(), mlm=False, packed=pack)(examples)
+    batch = SeededMaskingCollator(word_tokenizer(), mlm=False, packed=pack)(examples)
     assert set(batch) == {"input_ids", "labels"} | (set() if pack else {"attention_mask"})
     for row, example in enumerate(examples):
         size = len(example["input_ids"])
@@ -143,7 +143,7 @@ def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> Non
 
 @pytest.mark.slow
 def test_batches_are_the_same_in_a_worker_process() -> None:
-    found, masking = make_sequences(draw_documents(), count=12), SeededMaskingCollator(word_tokeniser())
+    found, masking = make_sequences(draw_documents(), count=12), SeededMaskingCollator(word_tokenizer())
     here = DataLoader(found, batch_size=4, collate_fn=masking)
     there = DataLoader(found, batch_size=4, collate_fn=masking, num_workers=1, multiprocessing_context="spawn")
     for one, other in zip(here, there, strict=True):
@@ -156,18 +156,18 @@ def test_batches_are_the_same_in_a_worker_process() -> None:
 def test_the_end_of_a_document_is_predicted_even_if_it_is_the_padding_token(
     pad: str | None, pack: bool, tmp_path: Path
 ) -> None:
-    tokeniser = prepare_tokeniser(save_tokeniser(make_gpt2(pad), tmp_path), make_text([]), 1, "clm")
+    tokenizer = prepare_tokenizer(save_tokenizer(make_gpt2(pad), tmp_path), make_text([]), 1, "clm")
     documents = [f"{document}<|endoftext|>" for document in draw_documents()] if not pack else draw_documents()
-    found = make_sequences(documents, tokeniser, length=16, pack=pack)
+    found = make_sequences(documents, tokenizer, length=16, pack=pack)
     examples = [found[index] for index in range(20)]
-    batch = SeededMaskingCollator(tokeniser, mlm=False, packed=pack)(examples)
-    ends = sum(int((example["input_ids"][1:] == tokeniser.eos_token_id).sum()) for example in examples)
+    batch = SeededMaskingCollator(tokenizer, mlm=False, packed=pack)(examples)
+    ends = sum(int((example["input_ids"][1:] == tokenizer.eos_token_id).sum()) for example in examples)
     assert ends > 0
-    assert int((batch["labels"] == tokeniser.eos_token_id).sum()) == ends
+    assert int((batch["labels"] == tokenizer.eos_token_id).sum()) == ends
     assert int((batch["labels"] != -100).sum()) == sum(len(example["input_ids"]) - 1 for example in examples)
     if pack:
         assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
-        assert Counter(take_rows(found, found.distinct)) == Counter(cut_by_hand(documents, 16, tokeniser))
+        assert Counter(take_rows(found, found.distinct)) == Counter(cut_by_hand(documents, 16, tokenizer))
 
 
 MASKED = ["bert", "roberta", "distilbert", "electra", "albert", "modernbert", "mpnet", "deberta", "deberta-v2",

@@ -20,9 +20,9 @@ from support.toy_text import (
     make_gpt2,
     make_sequences,
     make_text,
-    save_tokeniser,
+    save_tokenizer,
     take_rows,
-    word_tokeniser,
+    word_tokenizer,
 )
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -31,23 +31,23 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import SeededMaskingCollator
 from attngeo.pretrain.text_source import TextSource
-from attngeo.pretrain.tokeniser import prepare_tokeniser, train_wordpieces
+from attngeo.pretrain.tokenizer import prepare_tokenizer, train_wordpieces
 
 
 @pytest.fixture(scope="module")
-def tokeniser() -> PreTrainedTokenizerFast:
+def tokenizer() -> PreTrainedTokenizerFast:
     """A tokeniser of the embedded novels, which tests only read."""
     return train_wordpieces(open_text("austen"), 1024)
 
 
-def test_a_trained_tokeniser(tokeniser: PreTrainedTokenizerFast) -> None:
-    assert len(tokeniser) == 1024
-    assert tokeniser.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert sorted(tokeniser.all_special_ids) == [0, 1, 2, 3, 4]
-    assert tokeniser.tokenize("Elizabeth, however") == ["elizabeth", ",", "however"]
-    assert tokeniser.tokenize("[MASK] Été ÉTÉ 日x") == ["[MASK]", *tokeniser.tokenize("ete ete"), "[UNK]", "x"]
-    assert tokeniser.decode(tokeniser.encode("It was.")) == "[CLS] it was. [SEP]"
-    known = set(tokeniser.get_vocab())
+def test_a_trained_tokeniser(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert len(tokenizer) == 1024
+    assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert sorted(tokenizer.all_special_ids) == [0, 1, 2, 3, 4]
+    assert tokenizer.tokenize("Elizabeth, however") == ["elizabeth", ",", "however"]
+    assert tokenizer.tokenize("[MASK] Été ÉTÉ 日x") == ["[MASK]", *tokenizer.tokenize("ete ete"), "[UNK]", "x"]
+    assert tokenizer.decode(tokenizer.encode("It was.")) == "[CLS] it was. [SEP]"
+    known = set(tokenizer.get_vocab())
     assert {f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"} <= known
     assert not known & {"##.", "##,", "##-", "## ", " "}  # these are not part of a word
 
@@ -55,10 +55,10 @@ def test_a_trained_tokeniser(tokeniser: PreTrainedTokenizerFast) -> None:
 @pytest.mark.parametrize("size", [9, 10, 17, 50, 300, 5000])
 def test_a_trained_tokeniser_has_at_most_as_many_pieces_as_asked_for(size: int) -> None:
     everything = [" ".join(chr(point) * 2 for point in range(first, first + 64)) for first in range(0x21, 0x3000, 64)]
-    tokeniser = train_wordpieces(make_text([*everything, *draw_documents()]), size)
-    assert len(tokeniser) <= size
-    assert set(tokeniser.get_vocab().values()) == set(range(len(tokeniser)))
-    assert len(make_sequences(draw_documents(), tokeniser)) == 1000
+    tokenizer = train_wordpieces(make_text([*everything, *draw_documents()]), size)
+    assert len(tokenizer) <= size
+    assert set(tokenizer.get_vocab().values()) == set(range(len(tokenizer)))
+    assert len(make_sequences(draw_documents(), tokenizer)) == 1000
 
 
 def test_frequent_characters_are_kept() -> None:
@@ -80,10 +80,10 @@ def test_nothing_to_train_on(documents: list[str]) -> None:
 
 
 def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain import text_source, tokeniser
+    from attngeo.pretrain import text_source, tokenizer
 
     monkeypatch.setattr(text_source, "BATCH_CHARACTERS", 100)
-    monkeypatch.setattr(tokeniser, "MOST_BATCHES", 3)
+    monkeypatch.setattr(tokenizer, "MOST_BATCHES", 3)
     taken = 0
 
     def endless() -> Iterator[str]:
@@ -97,14 +97,14 @@ def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert taken <= 2 * 3 * 35
 
 
-def test_a_trained_tokeniser_is_saved_and_loaded(tokeniser: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    tokeniser.save_pretrained(tmp_path)
-    for loaded in (AutoTokenizer.from_pretrained(tmp_path), prepare_tokeniser(str(tmp_path), make_text([]), 1, "mlm")):
-        assert loaded.get_vocab() == tokeniser.get_vocab()
-        assert loaded.special_tokens_map == tokeniser.special_tokens_map
+def test_a_trained_tokeniser_is_saved_and_loaded(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), prepare_tokenizer(str(tmp_path), make_text([]), 1, "mlm")):
+        assert loaded.get_vocab() == tokenizer.get_vocab()
+        assert loaded.special_tokens_map == tokenizer.special_tokens_map
         for text in ("It is a truth universally acknowledged", "Ünknown [MASK] 日本, [SEP]", ""):
-            assert loaded(text) == tokeniser(text)
-            assert loaded.decode(loaded.encode(text)) == tokeniser.decode(tokeniser.encode(text))
+            assert loaded(text) == tokenizer(text)
+            assert loaded.decode(loaded.encode(text)) == tokenizer.decode(tokenizer.encode(text))
 
 
 CHILD = """
@@ -112,7 +112,7 @@ import hashlib, json, sys
 from attngeo.pretrain.text import SeededMaskingCollator
 from attngeo.pretrain.text import build_sequences
 from attngeo.pretrain.sources import open_text
-from attngeo.pretrain.tokeniser import train_wordpieces
+from attngeo.pretrain.tokenizer import train_wordpieces
 text = open_text("austen")
 tokeniser = train_wordpieces(text, 1024)
 found = build_sequences(text, tokeniser, length=64, count=99, least=1, seed=7)
@@ -135,24 +135,24 @@ def test_every_process_makes_the_same_tokeniser_sequences_and_masks() -> None:
 
 
 def test_a_tokeniser_without_a_mask_token_cannot_mask(tmp_path: Path) -> None:
-    name = save_tokeniser(make_gpt2(), tmp_path)
+    name = save_tokenizer(make_gpt2(), tmp_path)
     with refuses(UsageError, name, "mask token", "mlm", "objective clm"):
-        prepare_tokeniser(name, make_text([]), 1, "mlm")
-    assert prepare_tokeniser(name, make_text([]), 1, "clm").mask_token is None
-    masked = prepare_tokeniser(save_tokeniser(make_gpt2(mask="<mask>"), tmp_path / "mask"), make_text([]), 1, "mlm")
+        prepare_tokenizer(name, make_text([]), 1, "mlm")
+    assert prepare_tokenizer(name, make_text([]), 1, "clm").mask_token is None
+    masked = prepare_tokenizer(save_tokenizer(make_gpt2(mask="<mask>"), tmp_path / "mask"), make_text([]), 1, "mlm")
     assert masked.mask_token == "<mask>"
 
 
 def test_token_ids_may_have_gaps(tmp_path: Path) -> None:
     core = Tokenizer(models.WordLevel({"[UNK]": 0, "ba": 7, "be": 40}, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
-    name = save_tokeniser(
+    name = save_tokenizer(
         PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", mask_token="[MASK]"), tmp_path
     )
-    tokeniser = prepare_tokeniser(name, make_text([]), 1, "mlm")
-    found = make_sequences(["ba be ba be"] * 20, tokeniser, length=4)
+    tokenizer = prepare_tokenizer(name, make_text([]), 1, "mlm")
+    found = make_sequences(["ba be ba be"] * 20, tokenizer, length=4)
     assert {token for row in take_rows(found, 20) for token in row} == {7, 40}
-    assert SeededMaskingCollator(tokeniser)([found[0], found[1]])["input_ids"].shape == (2, 4)
+    assert SeededMaskingCollator(tokenizer)([found[0], found[1]])["input_ids"].shape == (2, 4)
 
 
 def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,15 +161,15 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     broken.mkdir()
     (broken / "tokenizer.json").write_text("{")
     code = tmp_path / "code"
-    save_tokeniser(make_gpt2(), code)
+    save_tokenizer(make_gpt2(), code)
     config = json.loads((code / "tokenizer_config.json").read_text())
     config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
     (code / "tokenizer_config.json").write_text(json.dumps(config))
     (code / "own.py").write_text("raise SystemExit('run')")
     for name, error, *facts in (
-        (str(tmp_path), DataError, "tokeniser"),
-        (str(broken), DataError, "tokeniser"),
-        (str(code), DataError, "tokeniser"),
+        (str(tmp_path), DataError, "tokenizer"),
+        (str(broken), DataError, "tokenizer"),
+        (str(code), DataError, "tokenizer"),
         ("./none", DataUnavailableError, "no such folder", "tokenizer train"),
         ("org/none", DataUnavailableError, "tokenizer train"),
         ("org/none@v1", DataUnavailableError, "tokenizer train"),
@@ -177,17 +177,17 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
         ("no name", UsageError),
     ):
         with refuses(error, name, *facts):
-            prepare_tokeniser(name, make_text([]), 100, "clm")
+            prepare_tokenizer(name, make_text([]), 100, "clm")
 
 
 HUB_CHILD = """
 import sys
 from attngeo.errors import AttnGeoError
 from attngeo.pretrain.text_source import TextSource
-from attngeo.pretrain.tokeniser import prepare_tokeniser
+from attngeo.pretrain.tokenizer import prepare_tokenizer
 for name in sys.argv[1:]:
     try:
-        print(*prepare_tokeniser(name, TextSource("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
+        print(*prepare_tokenizer(name, TextSource("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
     except AttnGeoError as error:
         print(type(error).__name__, error)
 """
@@ -195,7 +195,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
-    word_tokeniser().save_pretrained(tmp_path / "v1")
+    word_tokenizer().save_pretrained(tmp_path / "v1")
     with serve() as hub:
         hub.repositories |= {"org/name": tmp_path, "org/name@v1": tmp_path / "v1"}
         environment = environment_of(hub.url, tmp_path / "home")
@@ -210,25 +210,25 @@ def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
 
 
 def test_the_default_is_the_tokeniser_that_the_data_set_was_published_with(tmp_path: Path) -> None:
-    name = save_tokeniser(make_gpt2(), tmp_path)
+    name = save_tokenizer(make_gpt2(), tmp_path)
     text = TextSource("own", lambda: iter(["ba"]), tokenizer=name)
-    assert prepare_tokeniser("", text, 100, "clm").get_vocab() == make_gpt2().get_vocab()
-    assert "[MASK]" in prepare_tokeniser("train", text, 100, "clm").get_vocab()
-    assert "[MASK]" in prepare_tokeniser("", make_text(["ba"]), 100, "clm").get_vocab()
+    assert prepare_tokenizer("", text, 100, "clm").get_vocab() == make_gpt2().get_vocab()
+    assert "[MASK]" in prepare_tokenizer("train", text, 100, "clm").get_vocab()
+    assert "[MASK]" in prepare_tokenizer("", make_text(["ba"]), 100, "clm").get_vocab()
 
 
 def test_a_tokeniser_whose_rules_take_all_memory_is_refused(tmp_path: Path) -> None:
     core = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     core.normalizer = normalizers.Sequence([normalizers.Replace(a, b * 1000) for a, b in ("ab", "bc", "cd")])
-    name = save_tokeniser(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
+    name = save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
     with refuses(DataError, name, "memory"):
-        prepare_tokeniser(name, make_text([]), 1, "clm")
+        prepare_tokenizer(name, make_text([]), 1, "clm")
 
 
 def test_a_tokeniser_that_panics_is_an_error_of_it(tmp_path: Path) -> None:
     core = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
-    name = save_tokeniser(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
-    tokeniser = prepare_tokeniser(name, make_text([]), 1, "clm")
+    name = save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
+    tokenizer = prepare_tokenizer(name, make_text([]), 1, "clm")
     with refuses(DataError, name, "retry-limit-in-match", "tokenizer"):
-        make_sequences(["x" * 40], tokeniser, length=4)
+        make_sequences(["x" * 40], tokenizer, length=4)

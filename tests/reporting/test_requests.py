@@ -37,7 +37,7 @@ REQUESTED = {
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
-    "simulate": 'options = { methods = "lr", datasets = 4, settings = ["1,0,0.9"] }',
+    "simulate": 'options = { methods = "lr", datasets = 4, shifts = ["1,0,0.9"] }',
     "auto-mpg": 'options = { methods = "lr", seeds = 4, data = "cars.csv" }',
     "efa": 'experiment = "synthetic"\noptions = { model = "fm", direction = "bi", epochs = 1, baselines = false, '
     "seeds = 2 }",

@@ -18,7 +18,7 @@ title = "Methods"
 [[results]]
 name = "tiny"
 command = "simulate"
-options = { settings = ["1,0,0.9", "2,0,0.1"], datasets = 2, methods = "lr", rows = 60, classes = 3, features = 3 }
+options = { shifts = ["1,0,0.9", "2,0,0.1"], datasets = 2, methods = "lr", rows = 60, classes = 3, features = 3 }
 [[section]]
 title = "Shift"
 figures = [{ kind = "shift", of = "tiny", where = { n_c = 1 } }]
@@ -46,7 +46,7 @@ def test_a_report_has_the_rows_the_means_and_a_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "facts"),
     [
-        ('"1,0,0.9"', '"1,0"', ["settings", "'1,0'"]),
+        ('"1,0,0.9"', '"1,0"', ["shifts", "'1,0'"]),
         ('methods = "lr"', 'methods = "lt"', ["methods", "'lt'", "lr"]),
         ("datasets = 2", "datasets = 0", ["datasets", 0]),
         ("rows = 60", "row = 60", ["row", "rows"]),

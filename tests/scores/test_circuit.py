@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "deepseek_v3", "gpt_neox"])
 def test_scores_are_those_of_the_formed_products(name: str, built: Callable[[str], Any]) -> None:
     model = built(name)
-    sites = {w.site.layer: w for w in attngeo.attention_sites(model, parts="vo", dtype=torch.float64)}
+    sites = {w.site.layer: w for w in attngeo.attention_sites(model, circuit="ov", dtype=torch.float64)}
     rows = attngeo.score(model, circuit="ov", per_head=True, precision="float64", scores="all")
     assert (rows["circuit"] == "ov").all()
     for row in rows.to_dict("records"):
@@ -131,7 +131,8 @@ def test_nan_in_values_empties_the_rows_of_what_they_write_only(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "facts"),
     [
-        ({"circuit": "vo"}, ("circuit", "ov", "both")),
+        ({"circuit": "vo"}, ("circuit", "it is called ov now")),
+        ({"circuit": "vq"}, ("circuit", "ov", "both")),
         ({"circuit": "ov", "with_bias": True}, ("with_bias", "circuit")),
         ({"circuit": "ov", "rope_offset": 3}, ("rope_offset",)),
         ({"circuit": "both", "adapter": "a", "adapter_only": True}, ("adapter_only",)),

@@ -32,7 +32,7 @@ def test_the_values_are_those_of_the_formed_matrix(head: int | None, tmp_path: P
 @pytest.mark.parametrize("head", [None, 3])
 def test_the_values_of_what_is_written(head: int | None, tmp_path: Path) -> None:
     folder = write_single(tmp_path, with_outputs(weights()))
-    of_site = next(attngeo.attention_sites(folder, parts="vo", dtype=torch.float64))
+    of_site = next(attngeo.attention_sites(folder, circuit="ov", dtype=torch.float64))
     group = len(of_site.wo) // len(of_site.wv)
     forms = [(of_site.wv[number // group] @ of_site.wo[number]).numpy() for number in range(len(of_site.wo))]
     expected = np.linalg.svd(sum(forms) if head is None else forms[head], compute_uv=False)

@@ -12,7 +12,7 @@ import attngeo
 
 def assert_same_outputs(model: Path, expected: Path, **options: Any) -> None:
     """The output forms of both models are equal, head by head, and so are the biases; not of the zero form."""
-    options = {"parts": "vo", "with_bias": True} | options
+    options = {"circuit": "ov", "with_bias": True} | options
     found = list(attngeo.attention_sites(model, **options))
     plain = list(attngeo.attention_sites(expected, **options))
     assert len(found) == len(plain) > 0

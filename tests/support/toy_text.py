@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attngeo.pretrain.text import ShuffledSequences, StreamedSequences, build_sequences
 from attngeo.pretrain.text_source import TextSource
-from attngeo.pretrain.tokeniser import train_wordpieces
+from attngeo.pretrain.tokenizer import train_wordpieces
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
 
@@ -24,15 +24,15 @@ def make_text(documents: list[str], *, streaming: bool = False, name: str = "tex
 
 
 @cache
-def word_tokeniser() -> PreTrainedTokenizerBase:
+def word_tokenizer() -> PreTrainedTokenizerBase:
     """A tokeniser trained on WORDS: each word is one piece."""
     return train_wordpieces(make_text([" ".join(WORDS)] * 9), 120)
 
 
-def make_sequences(documents: list[str], tokeniser: PreTrainedTokenizerBase | None = None, **given: Any) -> Any:
+def make_sequences(documents: list[str], tokenizer: PreTrainedTokenizerBase | None = None, **given: Any) -> Any:
     """Sequences of these documents, packed in eights unless other options are given."""
     options = {"length": 8, "count": 1000, "least": 1, "seed": 0}
-    return build_sequences(make_text(documents), tokeniser or word_tokeniser(), **(options | given))
+    return build_sequences(make_text(documents), tokenizer or word_tokenizer(), **(options | given))
 
 
 def take_rows(found: ShuffledSequences | StreamedSequences, count: int, first: int = 0) -> list[tuple[int, ...]]:
@@ -45,11 +45,11 @@ def take_rows(found: ShuffledSequences | StreamedSequences, count: int, first: i
     return [tuple(example["input_ids"].tolist()) for example in examples]
 
 
-def cut_by_hand(documents: list[str], length: int, tokeniser: Any = None) -> list[tuple[int, ...]]:
+def cut_by_hand(documents: list[str], length: int, tokenizer: Any = None) -> list[tuple[int, ...]]:
     """What packing must give: the pieces of each document and a separator, all end to end, in parts of `length`."""
-    tokeniser = tokeniser or word_tokeniser()
-    end = tokeniser.sep_token_id if tokeniser.sep_token_id is not None else tokeniser.eos_token_id
-    stream = [n for text in documents for n in (*tokeniser.encode(text, add_special_tokens=False), end)]
+    tokenizer = tokenizer or word_tokenizer()
+    end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    stream = [n for text in documents for n in (*tokenizer.encode(text, add_special_tokens=False), end)]
     return [tuple(stream[i : i + length]) for i in range(0, len(stream) - length + 1, length)]
 
 
@@ -59,9 +59,9 @@ def draw_documents(count: int = 40, seed: int = 0) -> list[str]:
     return [" ".join(random.choice(WORDS, size=random.integers(1, 20))) for _ in range(count)]
 
 
-def save_tokeniser(tokeniser: PreTrainedTokenizerBase, folder: Path) -> str:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> str:
     """Save a tokeniser in a folder; the reference to it."""
-    tokeniser.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return str(folder)
 
 

@@ -73,10 +73,10 @@ def test_the_seed_draws_sequences_masks_and_shuffles() -> None:
     first, again, other = (attngeo.gradients("demo:encoder", seed=seed, **SMALL) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first.rows, again.rows)
     assert first.tokens == again.tokens != other.tokens
-    tokeniser = AutoTokenizer.from_pretrained(locate_demo("encoder"))
+    tokenizer = AutoTokenizer.from_pretrained(locate_demo("encoder"))
     masks = [
         torch.cat(
-            [batch["labels"] for batch in read_batches(tokeniser, GradientOptions(objective="mlm", seed=seed, **SMALL))]
+            [batch["labels"] for batch in read_batches(tokenizer, GradientOptions(objective="mlm", seed=seed, **SMALL))]
         )
         for seed in (1, 2)
     ]
@@ -95,15 +95,15 @@ def test_pairs_are_those_of_the_first_sequence() -> None:
 
 
 def test_a_model_in_memory_requires_a_tokeniser_and_is_left_as_it_was(built: Callable[[str], Any]) -> None:
-    model, tokeniser = built("bert-decoder"), AutoTokenizer.from_pretrained(locate_demo("encoder"))
-    with pytest.raises(UsageError, match="tokeniser"):
+    model, tokenizer = built("bert-decoder"), AutoTokenizer.from_pretrained(locate_demo("encoder"))
+    with pytest.raises(UsageError, match="tokenizer"):
         attngeo.gradients(model)
     with pytest.raises(CorruptCheckpointError, match="vocabulary"):
-        attngeo.gradients(model, tokeniser=tokeniser, **SMALL)
+        attngeo.gradients(model, tokenizer=tokenizer, **SMALL)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.resize_token_embeddings(1024)
     try:
-        assert set(attngeo.gradients(model, tokeniser=tokeniser, **SMALL).rows["objective"]) == {"clm"}
+        assert set(attngeo.gradients(model, tokenizer=tokenizer, **SMALL).rows["objective"]) == {"clm"}
     finally:
         model.resize_token_embeddings(64)
     assert not model.training

@@ -84,8 +84,8 @@ def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
 
 @pytest.mark.parametrize("name", BOTH_CIRCUITS)
 def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
-    frame = attngeo.verify(saved(name), parts="qkvo")
-    assert list(frame.columns) == list(attngeo.columns("verify", parts="qkvo"))
+    frame = attngeo.verify(saved(name), circuit="both")
+    assert list(frame.columns) == list(attngeo.columns("verify", circuit="both"))
     assert set(frame["verdict"]) <= {"agrees", "directions agree"}
     of_circuits = [rows.drop(columns=["circuit", "verdict", "difference"]) for _, rows in frame.groupby("circuit")]
     assert len(of_circuits) == 2
@@ -99,18 +99,18 @@ def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "deepseek_v3", "whisper"])
 def test_outputs_alone_agree(name: str, saved: Save) -> None:
-    alone = attngeo.verify(saved(name), parts="vo")
+    alone = attngeo.verify(saved(name), circuit="ov")
     assert set(alone["circuit"]) == {"ov"}
     assert alone["difference"].max() < 1e-4
 
 
 def test_a_sink_is_told_from_weights_that_sum_to_1(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = attngeo.verify(saved("gpt_oss"), parts="vo")
+    frame = attngeo.verify(saved("gpt_oss"), circuit="ov")
     assert set(frame["verdict"]) == {"heads agree"}
     assert frame["difference"].max() < 1e-4
     # Without its note, it is a difference.
     monkeypatch.setattr(outputs, "OUTPUT_NOTES", ())
-    frame = attngeo.verify(saved("gpt_oss"), parts="vo")
+    frame = attngeo.verify(saved("gpt_oss"), circuit="ov")
     assert set(frame["verdict"]) == {"differs"}
     complaints, _ = describe_verification(frame)
     assert "values and outputs" in complaints[0]
@@ -118,7 +118,7 @@ def test_a_sink_is_told_from_weights_that_sum_to_1(saved: Save, monkeypatch: pyt
 
 def test_outputs_that_are_not_known_leave_queries_and_keys(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "OUTPUTS", ())
-    frame = attngeo.verify(saved("llama"), parts="qkvo")
+    frame = attngeo.verify(saved("llama"), circuit="both")
     assert frame.groupby("circuit")["verdict"].unique().map(list).to_dict() == {"qk": ["agrees"], "ov": ["not known"]}
     complaints, notes = describe_verification(frame)
     assert complaints == []

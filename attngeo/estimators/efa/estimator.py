@@ -312,8 +312,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             data: rows as those of the training; cells of what is modelled may be missing.
 
         Returns:
-            For values, the column mean, or mean_COLUMN for each of several; for items, item, the most likely one, and
-            probability. NaN where a row is not predicted.
+            For values, the column predicted_mean, or predicted_mean_COLUMN for each of several; for items, the columns
+            predicted_item, the most likely one, and probability. NaN where a row is not predicted.
 
         Raises:
             TableError: the table cannot be read.
@@ -323,11 +323,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         for model, means in self._read_rows(data, PartModel.summarize, fill=True):
             if model.is_of_items:
                 items = [None if np.isnan(number) else self.items_[int(number)] for number in means[:, 1]]
-                predicted["item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))
+                predicted["predicted_item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))
                 predicted["probability"] = means[:, 0]
             else:
                 columns = list(self.options_.families)
-                names = [f"mean_{column}" for column in columns] if len(columns) > 1 else ["mean"]
+                names = [f"predicted_mean_{column}" for column in columns] if len(columns) > 1 else ["predicted_mean"]
                 predicted |= zip(names, means.T, strict=True)
         return pd.DataFrame(predicted, index=data.index)
 

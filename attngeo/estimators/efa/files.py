@@ -225,7 +225,7 @@ def predict_own_rows(
     item = model.options_.item
     if model.items_ and item in table:
         table = table.assign(**{item: keep_whole(table[item])})
-    predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
+    predicted = model.predict(table)
     predicted.insert(0, "log_prob", model.log_prob(table, known_only=True))
     rows = table.copy() if written is None else settle_table(written)
     rows.attrs[AS_WRITTEN] = [*rows.columns]

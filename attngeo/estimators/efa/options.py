@@ -147,7 +147,7 @@ class EfaOptions(EstimatorOptions):
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: Sequence[str] = option(
         ("value",),
-        "Column of the value, a count or a rating, and its family; may be repeated",
+        "Column of the value, a count or a rating, and its family",
         panel=INPUT,
         metavar="COLUMN[:FAMILY]",
         parse=_parse_pairs,
@@ -164,11 +164,11 @@ class EfaOptions(EstimatorOptions):
         repeated=True,
     )
     coordinates: Sequence[str] = option(
-        (), "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
+        (), "Column of a coordinate", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
     lags: Sequence[str] = option(
         (),
-        "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be repeated",
+        "Column of the value at an earlier time, the latest first; not of another row of the sequence",
         advanced=True,
         panel=INPUT,
         metavar="COLUMN",

@@ -229,7 +229,7 @@ class FitOptions(FormOptions, ClassifierOptions):
     drop: Sequence[str] = option((), "Columns that are left out", panel=INPUT, metavar="LIST", parse=_split_names)
     column_types: dict[str, Kind] = option(
         {},
-        "Kind of a column: number, category, date, day-month or month-day (dates such as 01/02/2023); may be repeated",
+        "Kind of a column: number, category, date, day-month or month-day (dates such as 01/02/2023)",
         panel=INPUT,
         flags=("--column-type",),
         metavar="COLUMN:KIND",

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.choices import Settings
 from attngeo.errors import DataError, about, first_line
-from attngeo.papers.wibisono2023.options import ADDRESS, ShiftConvention, ShiftSetting, require_cars
+from attngeo.papers.wibisono2023.options import ADDRESS, ShiftSetting, require_cars
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch
 
@@ -67,12 +68,12 @@ def simulate(
     setting: ShiftSetting,
     seed: int,
     *,
-    convention: ShiftConvention = "text",
+    settings: Settings = "text",
     features: int = 5,
     classes: int = 10,
     rows: int = 2000,
 ) -> ShiftedTable:
-    """One data set of a setting. Equal seeds give the same underlying numbers under both conventions.
+    """One data set of a setting. Equal seeds give the same underlying numbers with both settings.
 
     The generator is NumPy's RandomState, whose numbers do not change between versions. The order of draws is that of
     the published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that
@@ -81,7 +82,7 @@ def simulate(
     Args:
         setting: a row of Table 1.
         seed: from 0 to 2³² − 1.
-        convention: `text` follows appendix D; `published` follows the code that made Table 1, which multiplies the
+        settings: `text` follows appendix D; `code` follows the code that made Table 1, which multiplies the
             first features by −1 in test rows, too, and bins training and test rows together.
         features: K.
         classes: C, of features and of the response.
@@ -94,14 +95,14 @@ def simulate(
     scales = np.where(is_cause, CAUSE_NOISE, OTHER_NOISE) * setting.noise
     train = _draw_normal(draw, rows, features, setting.corr) * flips
     test = _draw_normal(draw, rows, features, 1 - setting.corr)
-    if convention == "published":
+    if settings == "code":
         test = test * flips
     exact = (train, test)
     observed = [x + scales * draw.normal(size=x.shape) for x in exact]
     coefficients = draw.uniform(size=setting.n_c) * LARGEST_COEFFICIENT
     responses = [x[:, : setting.n_c] @ coefficients + RESPONSE_NOISE * draw.normal(size=rows) for x in exact]
     tables = [np.column_stack([x, y]) for x, y in zip(observed, responses, strict=True)]
-    if convention == "published":
+    if settings == "code":
         tables = np.split(_bin(np.concatenate(tables), classes), 2)
     else:
         tables = [_bin(table, classes) for table in tables]

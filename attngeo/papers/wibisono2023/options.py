@@ -9,16 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from attngeo.bounds.paths import local_path
-from attngeo.choices import real, whole
+from attngeo.choices import Settings, real, whole
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, check_methods, methods_option
 from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
 
-# How tables are made: as the text says, or as the code did that made the published numbers.
-ShiftConvention = Literal["text", "published"]
 MOST_DATA_SETS = 1000
 # The corpus of appendix I, which a program draws.
 TOY = "toy"
@@ -71,10 +69,10 @@ QUICK_METHODS = ("lr", "rf", "atn")
 QUICK_DATA_SETS = 3
 
 
-def parse_settings(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
+def parse_shifts(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
     """The settings of texts such as "5,0,0.9", or of three numbers: n_c, noise and corr. Raises UsageError.
 
-    >>> parse_settings(["5,0,0.9", "1,1.5,0.1"])
+    >>> parse_shifts(["5,0,0.9", "1,1.5,0.1"])
     (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
     """
     if isinstance(texts, str):
@@ -92,9 +90,9 @@ def _parse_setting(setting: Any) -> ShiftSetting:
     except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, PAPER_SETTINGS))
         raise UsageError(
-            f"$settings has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which "
+            f"$shifts has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which "
             f"n_c is whole; those of the paper are: {known}",
-            "settings",
+            "shifts",
         ) from None
     return ShiftSetting(whole("n_c", int(n_c), 1), real("noise", noise, 0.0), real("corr", corr, 0.0, 1.0))
 
@@ -102,15 +100,15 @@ def _parse_setting(setting: Any) -> ShiftSetting:
 class SimulateOptions(Options):
     """Options of simulated data sets, and the methods that predict them. Raises UsageError.
 
-    settings: texts such as "5,0,0.9", or the three numbers.
+    shifts: texts such as "5,0,0.9", or the three numbers.
     """
 
-    settings: Sequence[Any] | None = option(
+    shifts: Sequence[Any] | None = option(
         None,
-        "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated",
+        "Setting n_c,noise,corr, for example 5,0,0.9",
         panel=INPUT,
         metavar="SETTING",
-        parse=parse_settings,
+        parse=parse_shifts,
         repeated=True,
         shown_default="the 12 of Table 1",
     )
@@ -130,8 +128,8 @@ class SimulateOptions(Options):
         f"methods {','.join(QUICK_METHODS)}",
         panel=INPUT,
     )
-    convention: ShiftConvention = option(
-        "text", "Data sets: text follows appendix D, published follows the code that made Table 1", panel=COMPUTATION
+    settings: Settings = option(
+        "text", "Data sets: text follows appendix D, code follows the code that made Table 1", panel=COMPUTATION
     )
     features: int = option(5, "Number of features", panel=COMPUTATION, metavar="K", least=1)
     classes: int = option(
@@ -140,15 +138,15 @@ class SimulateOptions(Options):
     rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
 
     def _check(self) -> None:
-        settings = QUICK_SETTINGS if self.quick else PAPER_SETTINGS
+        shifts = QUICK_SETTINGS if self.quick else PAPER_SETTINGS
         methods = QUICK_METHODS if self.quick else METHOD_LABELS
         datasets = QUICK_DATA_SETS if self.quick else DATA_SETS
-        object.__setattr__(self, "settings", parse_settings(self.settings or settings))
+        object.__setattr__(self, "shifts", parse_shifts(self.shifts or shifts))
         object.__setattr__(self, "methods", check_methods(self.methods or methods))
         object.__setattr__(self, "datasets", self.datasets or datasets)
         if self.rows < self.classes:
             raise UsageError(f"$rows is {self.rows}, expected at least $classes {self.classes}", "rows", "classes")
-        for setting in self.settings or ():
+        for setting in self.shifts or ():
             if setting.n_c > self.features:
                 raise UsageError(
                     f"$features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; "
@@ -159,7 +157,7 @@ class SimulateOptions(Options):
     @property
     def shape(self) -> dict[str, Any]:
         """What all settings have in common: keywords of `simulate`."""
-        return {name: getattr(self, name) for name in ("convention", "features", "classes", "rows")}
+        return {name: getattr(self, name) for name in ("settings", "features", "classes", "rows")}
 
     @property
     def is_of_paper(self) -> bool:

@@ -196,7 +196,7 @@ def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
     about = {"experiment": "simulation", "options": options.shape}
     runs = []
     for seed in seeds:
-        for setting in options.settings or ():
+        for setting in options.shifts or ():
             make_table = partial(simulate, setting, **options.shape)
             for method in options.methods or ():
                 if not METHODS[method].together:
@@ -248,9 +248,9 @@ def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]
     published = published_scores("simulation")
     frame = build_frame(outcomes, SIMULATION_COLUMNS, published if options.is_of_paper else published.iloc[:0])
     keys = [*SETTING, "method"]
-    order = [(*setting, method) for setting, method in product(options.settings or (), options.methods or ())]
+    order = [(*setting, method) for setting, method in product(options.shifts or (), options.methods or ())]
     frame = pd.DataFrame(order, columns=keys).merge(frame, on=keys)
-    frame.attrs = {"title": "Shift simulation", "convention": options.convention, "published": SOURCE}
+    frame.attrs = {"title": "Shift simulation", "settings": options.settings, "published": SOURCE}
     return frame
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from attngeo.choices import Settings
 from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.papers import runs
@@ -50,7 +51,7 @@ KIND = "efa"
 # The form of the rows that are kept.
 FORM = ResultForm(texts=["metric"], columns=["metric", "value"])
 # The options of a run that its numbers depend on, and its name does not have.
-CHOICES = ("published", "layers", "lags", "n_neighbors", "epochs")
+CHOICES = ("settings", "layers", "lags", "n_neighbors", "epochs")
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 
@@ -98,7 +99,7 @@ class EfaRun:
         They are kept under the rows of the data, the options, the code and the version of torch. A training that is
         interrupted resumes. A run whose model is to be saved and is missing is computed again.
         """
-        split = load_split(self.experiment, self.choices.data, self.choices.published)
+        split = load_split(self.experiment, self.choices.data, self.choices.settings)
         record = self._locate_record(split)
 
         def compute(_: list[int]) -> list[runs.Answer]:
@@ -177,14 +178,16 @@ def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str
     """The metrics of a fitted model on test rows."""
     if model.part_ == "items":
         return {"cross_entropy": -model.score(test)}
-    return measure_ratings(test["value"], model.predict(test)["mean"], setting if setting in ("v1", "v2") else "")
+    return measure_ratings(
+        test["value"], model.predict(test)["predicted_mean"], setting if setting in ("v1", "v2") else ""
+    )
 
 
 @lru_cache(maxsize=2)
-def load_split(experiment: str, data: str | None, published: bool) -> Split:
+def load_split(experiment: str, data: str | None, settings: Settings) -> Split:
     """The rows of an experiment; a process that makes several runs reads them once."""
     division = EXPERIMENTS[experiment]
-    return division.split(load_dataset(division.dataset, data), published=published)
+    return division.split(load_dataset(division.dataset, data), published=settings == "code")
 
 
 def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
@@ -231,5 +234,5 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     if options.layers not in (None, PAPER_LAYERS):  # of temperatures, the setting names them
         is_another = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
         frame["published"] = frame["published"].mask(is_another)
-    frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}
+    frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "settings": options.settings}
     return frame

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.choices import one_of, whole
+from attngeo.choices import Settings, one_of, whole
 from attngeo.errors import PROJECT_FILES, DataUnavailableError, UsageError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
@@ -63,7 +63,9 @@ class RunOptions(Options):
         "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
     )
     baselines: bool = option(True, "Compute the baselines, which have no network", panel=COMPARISON)
-    published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
+    settings: Settings = option(
+        "text", "Models and data: text follows the paper's text, code the code that made its numbers", panel=COMPUTATION
+    )
     layers: int | None = option(
         None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
     )
@@ -77,7 +79,7 @@ class RunOptions(Options):
     )
     n_neighbors: Sequence[int] | None = option(
         None,
-        "Nearest cities that the factor model adds up; may be repeated",
+        "Nearest cities that the factor model adds up",
         panel=MODEL,
         metavar="K",
         parse=_parse_numbers,
@@ -220,7 +222,7 @@ def _list_models(
     """The settings of one model in one direction."""
     common: dict[str, Any] = {**experiment.options, "model": model, "direction": direction, "device": options.device}
     architecture = experiment.architecture
-    if options.published and experiment.published:
+    if options.settings == "code" and experiment.published:
         # Items have a vector for the start, in one direction.
         start = direction == "uni" and common.get("part") == "items"
         architecture = architecture.replace(**experiment.published, start=start)

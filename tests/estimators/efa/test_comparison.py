@@ -109,7 +109,7 @@ def test_contexts_are_the_vectors_that_predictions_are_linear_in(ratings: pd.Dat
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     np.testing.assert_allclose(chances, model.predict_proba(rows), atol=1e-6)
     values = np.column_stack([contexts["values"], np.ones(len(rows))])
-    means = model.predict(rows)["mean"].to_numpy()
+    means = model.predict(rows)["predicted_mean"].to_numpy()
     np.testing.assert_allclose(values @ np.linalg.lstsq(values, means, rcond=None)[0], means, atol=1e-5)
     assert contexts["items"].index.equals(rows.index)
 

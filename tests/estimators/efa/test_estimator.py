@@ -58,12 +58,12 @@ def fit(frame: Any, **options: Any) -> ExponentialFamilyAttention:
 
 def density(of_mean: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
     """The logarithm of a density of SciPy at the rows of a table, by the predicted mean and the value."""
-    return lambda model, frame: of_mean(model.predict(frame)["mean"].to_numpy(), frame["value"].to_numpy())
+    return lambda model, frame: of_mean(model.predict(frame)["predicted_mean"].to_numpy(), frame["value"].to_numpy())
 
 
 def normal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
     deviation = float(model.model_.families[0].variance_as(torch.zeros(())).detach()) ** 0.5
-    found: np.ndarray = stats.norm.logpdf(frame["value"], model.predict(frame)["mean"], deviation)
+    found: np.ndarray = stats.norm.logpdf(frame["value"], model.predict(frame)["predicted_mean"], deviation)
     return found
 
 
@@ -74,7 +74,7 @@ def ordinal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> n
         softmax(
             brentq(lambda eta, mean=mean: softmax(eta * levels + weights) @ levels - mean, -50, 50) * levels + weights
         )
-        for mean in model.predict(frame)["mean"]
+        for mean in model.predict(frame)["predicted_mean"]
     ]
     found: np.ndarray = np.log(np.array(chances)[range(len(frame)), frame["value"].astype(int)])
     return found
@@ -109,7 +109,9 @@ def test_values_are_learned_from_their_context(direction: str) -> None:
     options: dict[str, Any] = {"max_epochs": 8, "learning_rate": 0.005, "batch_size": 64}
     model = ExponentialFamilyAttention(direction=direction, **options).fit(train)
     per_item = test["item"].map(train.groupby("item")["value"].mean())
-    error, of_items = (((found - test["mean"]) ** 2).mean() for found in (model.predict(test)["mean"], per_item))
+    error, of_items = (
+        ((found - test["mean"]) ** 2).mean() for found in (model.predict(test)["predicted_mean"], per_item)
+    )
     assert error < of_items / 2
     assert model.score(test) == pytest.approx(float(model.log_prob(test).mean()))
 
@@ -126,7 +128,7 @@ def test_items_that_follow_each_other_are_learned(direction: str) -> None:
     loss = -float(model.log_prob(frame)[later].mean())
     assert loss < 0.05
     found = model.predict(frame)
-    assert (found["item"] != frame["item"])[later].mean() <= loss / np.log(2)
+    assert (found["predicted_item"] != frame["item"])[later].mean() <= loss / np.log(2)
     chances = model.predict_proba(frame)
     assert chances.columns.tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
@@ -187,7 +189,7 @@ def test_a_family_of_ones_own_is_given_as_an_instance(tmp_path: Path) -> None:
     model = fit(rows, family=family)
     assert model.model_.families[0] is not family
     assert model.model_.families[0].slowest == 0.01
-    rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
+    rate = 1 / torch.tensor(model.predict(rows)["predicted_mean"].to_numpy())
     expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
     assert measure_fit(model)["train"].without_context < 0
@@ -301,8 +303,10 @@ def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
     celsius_model, other = fit(frame, family="gaussian:1"), fit(fahrenheit, family="gaussian:1")
     assert celsius_model.model_.shape.values[0].scale[1] * 9 / 5 == pytest.approx(other.model_.shape.values[0].scale[1])
     other.model_.load_state_dict(randomise(celsius_model).model_.state_dict())
-    expected = celsius_model.predict(frame)["mean"] * 9 / 5 + 32
-    np.testing.assert_allclose(other.predict(fahrenheit)["mean"], expected, rtol=1e-5, atol=1e-3)  # units of 20
+    expected = celsius_model.predict(frame)["predicted_mean"] * 9 / 5 + 32
+    np.testing.assert_allclose(
+        other.predict(fahrenheit)["predicted_mean"], expected, rtol=1e-5, atol=1e-3
+    )  # units of 20
 
 
 @pytest.mark.parametrize("direction", ["bi", "uni"])
@@ -497,7 +501,7 @@ def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() ->
     model = fit(rows, coordinates=("x",), part="values")
     with refuses(TableError, "'elsewhere'", "no training row", "--no-item-vectors"):
         model.predict(new)
-    assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["mean"].notna().all()
+    assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["predicted_mean"].notna().all()
     with refuses(TableError, "'elsewhere'", "no training row") as caught:
         fit(rows, part="values").predict(new)
     assert "--no-item-vectors" not in str(caught.value)
@@ -601,7 +605,7 @@ def test_numbers_that_single_precision_cannot_tell_apart_are_refused(deviation: 
     frame = draw_table()
     frame["value"] = -4 * (1 + deviation * np.where(np.arange(len(frame)) % 2, 1, -1))
     if are_apart:
-        assert fit(frame, family="gaussian").predict(frame)["mean"].notna().all()
+        assert fit(frame, family="gaussian").predict(frame)["predicted_mean"].notna().all()
         return
     with refuses(TableError, "'value'", "single precision cannot tell apart", "subtract a constant"):
         fit(frame, family="gaussian")
@@ -618,7 +622,7 @@ def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
     model = fit(frame, family=name, max_epochs=10, batch_size=30)
     measured = measure_fit(model)["train"]
     assert measured.log_prob > measured.without_context + 0.3  # by 0.7 nats and more
-    first = fit(frame, family=name, max_epochs=1).predict(frame)["mean"]
+    first = fit(frame, family=name, max_epochs=1).predict(frame)["predicted_mean"]
     assert first.mean() == pytest.approx(values.mean(), rel=0.5)
 
 

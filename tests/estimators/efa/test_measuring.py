@@ -51,7 +51,7 @@ def test_accuracy_is_the_share_of_right_items_beside_that_of_the_most_frequent_o
         rows = pd.concat([rows, rows[:1].assign(sequence=1)], ignore_index=True)
     model = make_efa(**SMALL, part="items", direction=direction).fit(rows)
     measured = measure_fit(model)["train"]
-    assert measured.accuracy == pytest.approx((model.predict(rows)["item"] == rows["item"]).mean())
+    assert measured.accuracy == pytest.approx((model.predict(rows)["predicted_item"] == rows["item"]).mean())
     popular = guess_popular(rows, direction, can_repeat=can_repeat)
     assert measured.popularity_accuracy == pytest.approx((rows["item"] == popular).mean())
     assert np.isnan([measured.rmse, measured.item_mean_rmse]).all()
@@ -62,7 +62,7 @@ def test_the_error_of_means_is_beside_that_of_the_mean_of_each_item() -> None:
     for family in ("poisson", "gaussian"):
         model = make_efa(**SMALL, family=family, part="values").fit(train, test=test)
         measured = measure_fit(model)["test"]
-        errors = model.predict(test)["mean"] - test["value"]
+        errors = model.predict(test)["predicted_mean"] - test["value"]
         assert measured.rmse == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-5)
         of_item = test["item"].map(train.groupby("item")["value"].mean())
         assert measured.item_mean_rmse == pytest.approx(np.sqrt(((of_item - test["value"]) ** 2).mean()), rel=1e-6)

@@ -153,11 +153,14 @@ def test_log_p_of_a_row_is_the_sum_over_the_values_that_it_has(direction: str) -
     rows.loc[[2, 7], "minutes"] = np.nan
     model = fit(rows, value=VALUES, direction=direction)
     means = model.predict(rows)
-    assert list(means) == ["mean_rating", "mean_minutes"]
+    assert list(means) == ["predicted_mean_rating", "predicted_mean_minutes"]
     assert means.notna().all(axis=None)
     deviation = float(model.model_.parts[0].families[1].variance_as(torch.zeros(())).detach()) ** 0.5
-    expected = stats.poisson.logpmf(rows["rating"].fillna(0), means["mean_rating"]) * rows["rating"].notna()
-    expected += stats.norm.logpdf(rows["minutes"].fillna(0), means["mean_minutes"], deviation) * rows["minutes"].notna()
+    expected = stats.poisson.logpmf(rows["rating"].fillna(0), means["predicted_mean_rating"]) * rows["rating"].notna()
+    expected += (
+        stats.norm.logpdf(rows["minutes"].fillna(0), means["predicted_mean_minutes"], deviation)
+        * rows["minutes"].notna()
+    )
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-4, atol=1e-4)
     measured = model.measure_columns()["train"]
     assert [found.rows for found in measured.values()] == [len(rows) - 2, len(rows) - 2, len(rows)]
@@ -206,7 +209,7 @@ def test_one_value_with_its_family_is_the_same_model_as_by_the_option_family() -
                         {"value": "rating", "family": "poisson:1"})
     ]  # fmt: skip
     assert all(model.log_prob(ROWS).equals(models[0].log_prob(ROWS)) for model in models)
-    assert list(models[0].predict(ROWS)) == ["mean"]
+    assert list(models[0].predict(ROWS)) == ["predicted_mean"]
 
 
 def test_categories_and_times_are_read_as_they_are_written() -> None:
@@ -319,8 +322,8 @@ def test_log_p_of_both_parts_is_the_sum_of_theirs(tmp_path: Path) -> None:
     assert [*measured] == [("items", ""), ("values", "rating"), ("values", "minutes"), ("all", "")]
     assert held_out == pytest.approx(sum(found.log_prob for found in measured.values()) / 2, rel=1e-6)
     found = model.predict(rows)
-    assert list(found) == ["item", "probability", "mean_rating", "mean_minutes"]
-    assert found["item"].equals(parts[0].predict(rows)["item"])
+    assert list(found) == ["predicted_item", "probability", "predicted_mean_rating", "predicted_mean_minutes"]
+    assert found["predicted_item"].equals(parts[0].predict(rows)["predicted_item"])
     assert model.embeddings().keys() == {"context", "center", "query", "key", "value"}
     assert len(rank_similar(model.model_, model.items_, "tea")) == 3
     weights = model.attention_weights(rows)
@@ -337,13 +340,13 @@ def test_of_both_parts_a_row_without_an_item_has_a_predicted_item_and_no_values(
         minutes=ROWS["minutes"].where(~ROWS.index.isin([4, 9])),
     )  # fmt: skip
     found = model.predict(asked)
-    assert found["item"].notna().all()
-    assert found.index[found["mean_rating"].isna()].tolist() == [4]
+    assert found["predicted_item"].notna().all()
+    assert found.index[found["predicted_mean_rating"].isna()].tolist() == [4]
     assert model.log_prob(asked, known_only=True).isna().tolist() == [row in (4, 9) for row in ROWS.index]
     kept = asked.drop(index=4)
     alone = model.predict(kept.assign(position=kept.index)) if direction == "uni" else model.predict(kept)
     if direction == "bi":
-        np.testing.assert_allclose(found["mean_rating"].drop(4), alone["mean_rating"], rtol=1e-4)
+        np.testing.assert_allclose(found["predicted_mean_rating"].drop(4), alone["predicted_mean_rating"], rtol=1e-4)
 
 
 SAVED = ("values of whole numbers", "covariates of items", "both with covariates", "both, factors")
@@ -642,7 +645,7 @@ def test_a_known_distribution_of_items_and_values_is_found_again() -> None:
     found = model.predict(test)
     for name in means:
         of_item = test["item"].map(train.groupby("item")[name].mean())
-        error, alone = (((guess - means[name]) ** 2).mean() for guess in (found[f"mean_{name}"], of_item))
+        error, alone = (((guess - means[name]) ** 2).mean() for guess in (found[f"predicted_mean_{name}"], of_item))
         assert error < alone / 4
     variance = float(model.model_.parts[1].families[1].variance_as(torch.zeros(())).detach())
     assert 0.8 * DEVIATION**2 < variance < 2 * DEVIATION**2

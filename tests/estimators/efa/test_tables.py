@@ -89,7 +89,7 @@ def batch_of(model: ExponentialFamilyAttention, rows: pd.DataFrame) -> Batch:
 def test_normal_densities_far_from_0_are_those_of_scipy(mean: float) -> None:
     rows = ROWS.assign(value=(ROWS["value"] + mean).astype("float32").astype(float))
     model = make_efa(**SMALL | {"family": "gaussian:1", "scale": "head"}).fit(rows)
-    expected = stats.norm(model.predict(rows)["mean"], 1).logpdf(rows["value"])
+    expected = stats.norm(model.predict(rows)["predicted_mean"], 1).logpdf(rows["value"])
     np.testing.assert_allclose(model.log_prob(rows), expected, atol=1e-4)
 
 
@@ -282,7 +282,7 @@ def test_places_in_single_precision_are_the_same_places() -> None:
     found = predict_own_rows(model, holes)
     assert found["predicted_mean"].isna().tolist() == [each in (3, 5) for each in range(9)]  # they would need row 4
     assert found["log_prob"].isna().tolist() == [each in (3, 4, 5) for each in range(9)]
-    own = model.predict(rows)["mean"]  # no value is predicted from itself
+    own = model.predict(rows)["predicted_mean"]  # no value is predicted from itself
     np.testing.assert_allclose(found["predicted_mean"][4], own[4], rtol=1e-5, atol=1e-5)
     with refuses(TableError, "sequence 1", "2 missing", "efa"):
         model.predict(rows.assign(value=rows["value"].where(~rows.index.isin([3, 4]))))
@@ -307,16 +307,16 @@ def test_whole_items_stay_whole_if_one_is_missing() -> None:
     assert found["predicted_item"].dtype.kind == "i"
     large = fit(rows.assign(item=rows["item"] + 2**53 + 1), part="items", short="keep")
     found = large.predict(rows.assign(item=(rows["item"] + 2**53 + 1).astype("Int64").where(rows.index != 4)))
-    assert found["item"].isin(large.items_).all()
+    assert found["predicted_item"].isin(large.items_).all()
 
 
 def test_more_rows_may_be_asked_for_than_a_sequence_has_positions() -> None:
     rows = pd.DataFrame({"sequence": np.repeat(range(4), 3), "item": ["a", "b", "c"] * 4, "value": np.arange(12.0)})
     asked = pd.DataFrame({"sequence": 9, "item": list("abcab"), "value": [1.0, 2.0, None, None, None]})
     model = fit(rows)
-    found = model.predict(asked)["mean"]
+    found = model.predict(asked)["predicted_mean"]
     for row in (2, 3, 4):
-        own = model.predict(asked.iloc[[0, 1, row]])["mean"]
+        own = model.predict(asked.iloc[[0, 1, row]])["predicted_mean"]
         assert found[row] == pytest.approx(own[row], rel=1e-5, abs=1e-5)
     unseen = asked.assign(item=list("abcad"))
     with refuses(TableError, "row 5", "'d'"):
@@ -478,10 +478,10 @@ def test_rows_that_are_asked_for_keep_their_position_or_share_one(direction: str
             "value": [None, 2.0, 1.0, None, None],
         }
     )
-    found = model.predict(asked)["mean"]
+    found = model.predict(asked)["predicted_mean"]
     for row, places in ((0, [0, 1, 2]), (3, [0, 1, 3]), (4, [0, 1, 3])):
         own = asked.iloc[[2, 1, row]].fillna({"value": 5.0})
-        assert found[row] == pytest.approx(at_places(model, places).predict(own)["mean"][row], abs=1e-5)
+        assert found[row] == pytest.approx(at_places(model, places).predict(own)["predicted_mean"][row], abs=1e-5)
     assert found[3] != pytest.approx(found[4], abs=1e-3)
     with refuses(TableError, "row 3", "twice"):
         model.predict(asked.assign(position=[7, 5, 7, 9, 9]))
@@ -696,11 +696,11 @@ def test_alternatives_at_one_position_are_predicted_as_each_alone() -> None:
         {"sequence": 1, "position": [0, 1, 1, 2, 3, 3, 3], "item": [*ITEMS, "tea", "jam", "milk"],
          "value": [1.0, None, None, 2.0, None, None, None]}
     )  # fmt: skip
-    found = model.predict(asked)["mean"]
+    found = model.predict(asked)["predicted_mean"]
     for row in asked.index[asked["value"].isna()]:
         own = asked[asked["value"].notna() | (asked.index == row)]
         moved = at_places(model, own["position"].tolist())
-        assert found[row] == pytest.approx(moved.predict(own)["mean"][row], abs=1e-5)
+        assert found[row] == pytest.approx(moved.predict(own)["predicted_mean"][row], abs=1e-5)
 
 
 # Cells of a column of values, the row of the first that is no number, and what its message says.

@@ -45,7 +45,7 @@ def test_log_p_of_large_counts_is_that_of_scipy(family: str, make: Any) -> None:
     """
     rows = draw_rows(lambda draw, count: draw.poisson(1e6, count))
     model = make_efa(**SMALL, family=family).fit(rows)
-    mean = model.predict(rows)["mean"].to_numpy()
+    mean = model.predict(rows)["predicted_mean"].to_numpy()
     expected = make(mean).logpmf(rows["value"])
     error = np.abs(model.log_prob(rows) - expected)
     assert (error <= 1e-3 + 4e-6 * np.abs(rows["value"] - mean)).all()
@@ -111,7 +111,7 @@ def test_values_that_are_looked_up_lose_their_fraction() -> None:
     rows = draw_rows(lambda draw, count: draw.uniform(0, 3, count))
     model = make_efa(**SMALL, value_embedding="lookup").fit(rows)
     whole = rows.assign(value=np.floor(rows["value"]))
-    np.testing.assert_array_equal(model.predict(rows)["mean"], model.predict(whole)["mean"])
+    np.testing.assert_array_equal(model.predict(rows)["predicted_mean"], model.predict(whole)["predicted_mean"])
     with refuses(UsageError, "value_embedding is lookup", "2,000,000,000", "100,000", "network"):
         make_efa(**SMALL, value_embedding="lookup").fit(rows.assign(value=2e9))
     with refuses(UsageError, "levels is 100000000000", "from 2 to 100000"):
@@ -177,14 +177,14 @@ def test_values_that_single_precision_cannot_tell_apart_are_refused_and_equal_on
         make_efa(**SMALL, coordinates=("x",)).fit(rows.assign(x=rows["value"] - 1e8))
     for value in (0.0, 0.1, 1e9):
         equal = rows.assign(value=value)
-        found = make_efa(**SMALL).fit(equal).predict(equal)["mean"]
+        found = make_efa(**SMALL).fit(equal).predict(equal)["predicted_mean"]
         assert found.to_numpy() == pytest.approx(value, abs=3, rel=1e-6)
 
 
 def test_a_negative_binomial_mean_has_no_limit() -> None:
     rows = draw_rows(lambda draw, count: draw.poisson(1e8, count))
     model = make_efa(**SMALL, n_layers=2, family="negative-binomial:1").fit(rows)
-    assert model.predict(rows)["mean"].mean() == pytest.approx(1e8, rel=0.1)
+    assert model.predict(rows)["predicted_mean"].mean() == pytest.approx(1e8, rel=0.1)
     means = rows.groupby("item")["value"].transform("mean")
     expected = stats.nbinom(1, 1 / (1 + means)).logpmf(rows["value"]).mean()
     assert measure_fit(model)["train"].without_context == pytest.approx(expected, abs=1e-3)

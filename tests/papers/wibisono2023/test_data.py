@@ -1,4 +1,4 @@
-"""The shift simulation: its distribution, conventions and seeds. The cars: formats, division, download, bad files."""
+"""The shift simulation: its distribution, settings and seeds. The cars: formats, division, download, bad files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_any_setting_gives_tables_of_categories(
     setting = ShiftSetting(data.draw(st.integers(1, n_features)), noise, corr)
     shape = {
         "features": n_features, "classes": n_classes, "rows": rows,
-        "convention": data.draw(st.sampled_from(["text", "published"])),
+        "settings": data.draw(st.sampled_from(["text", "code"])),
     }  # fmt: skip
     table = simulate(setting, seed, **shape)
     for part in table:
@@ -56,7 +56,7 @@ def test_any_setting_gives_tables_of_categories(
     assert all(
         np.array_equal(a, b) for one, two in zip(table, again, strict=True) for a, b in zip(one, two, strict=True)
     )
-    if shape["convention"] == "text":  # each part has its own quantiles: all categories are equally frequent
+    if shape["settings"] == "text":  # each part has its own quantiles: all categories are equally frequent
         for part in table:
             for column in (*part.x.T, part.y):
                 assert np.ptp(np.bincount(column, minlength=n_classes)) <= 1
@@ -75,20 +75,20 @@ def test_a_value_that_is_an_edge_belongs_to_the_bin_below() -> None:
     assert list(quantile_codes(np.array([4, 4, 4, 6, 8, 8]), 3)) == [0, 0, 0, 1, 2, 2]
 
 
-@pytest.mark.parametrize("convention", ["text", "published"])
+@pytest.mark.parametrize("settings", ["text", "code"])
 @pytest.mark.parametrize("corr", [0.1, 0.9])
-def test_correlations_shift_and_the_first_two_features_are_flipped(convention: Any, corr: float) -> None:
+def test_correlations_shift_and_the_first_two_features_are_flipped(settings: Any, corr: float) -> None:
     """Of Gaussian variables, the rank correlation is 6/π·asin(ρ/2); ten bins change it a little."""
-    table = simulate(ShiftSetting(5, 0.0, corr), 1, rows=MANY, convention=convention)
+    table = simulate(ShiftSetting(5, 0.0, corr), 1, rows=MANY, settings=settings)
     signs = np.array([-1, -1, 1, 1, 1])
-    for part, rho, flipped in ((table.train, corr, True), (table.test, 1 - corr, convention == "published")):
+    for part, rho, flipped in ((table.train, corr, True), (table.test, 1 - corr, settings == "code")):
         expected = 6 / np.pi * np.arcsin(rho / 2) * (np.outer(signs, signs) if flipped else np.ones((5, 5)))
         found = np.corrcoef(part.x.T)
         np.testing.assert_allclose(found - np.eye(5), expected * (1 - np.eye(5)), atol=0.03)
 
 
-def test_the_published_convention_bins_both_parts_together() -> None:
-    table = simulate(ShiftSetting(5, 0.0, 0.9), 2, rows=MANY, convention="published")
+def test_the_settings_of_the_code_bin_both_parts_together() -> None:
+    table = simulate(ShiftSetting(5, 0.0, 0.9), 2, rows=MANY, settings="code")
     assert np.ptp(np.bincount(np.concatenate([table.train.y, table.test.y]))) <= 1
     assert np.ptp(np.bincount(table.train.y)) > MANY / 50  # the responses of the two parts differ in their variance
 
@@ -140,7 +140,7 @@ def test_logistic_regression_meets_the_published_means(n_c: int, noise: float, c
     published = scores.set_index("method").loc["lr"]
     found = []
     for seed in seeds_of_data_sets(20):
-        train, test = simulate(ShiftSetting(n_c, noise, corr), seed, convention="published")
+        train, test = simulate(ShiftSetting(n_c, noise, corr), seed, settings="code")
         predicted = fit_baseline("lr", train.x, train.y, seed=seed).predict(test.x)
         found.append([np.mean(predicted == test.y), np.mean((predicted - test.y) ** 2)])
     accuracy, mse = np.mean(found, axis=0)

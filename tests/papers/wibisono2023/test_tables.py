@@ -124,7 +124,7 @@ def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch
     assert len(guess.asked) == 1
     dataclasses.replace(same_rows, seeds=(2,)).perform(Session())
     make_run(noise=0.1).perform(Session())
-    make_run(convention="published").perform(Session())
+    make_run(settings="code").perform(Session())
     assert len(guess.asked) == 4
     monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], package="pandas"))
     run.perform(Session())
@@ -146,7 +146,7 @@ def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path) -> None:
 
 
 def test_the_first_data_set_of_every_setting_comes_first(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SimulateOptions(settings=["1,0,0.1", "5,0,0.9"], datasets=3, methods=["lr", "guess"])
+    options = SimulateOptions(shifts=["1,0,0.1", "5,0,0.9"], datasets=3, methods=["lr", "guess"])
     first, second, third = seeds_of_data_sets(3)
     planned = [(run.labels["n_c"], run.method, run.seeds) for run in plan_simulation(options)]
     assert planned[:6] == [
@@ -166,7 +166,7 @@ def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     made = Guess(fail_at=seeds[1])
     monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
     monkeypatch.setitem(METHODS, "guess", Method(made, "numpy"))
-    options = SimulateOptions(settings=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
+    options = SimulateOptions(shifts=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
     outcomes = perform_runs(plan_simulation(options))
     assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
     frame = build_simulation_frame(options, outcomes)
@@ -175,21 +175,21 @@ def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_table_has_the_order_of_the_settings_and_the_published_means() -> None:
-    options = SimulateOptions(settings=["5,0,0.9", "1,0.5,0.1"], datasets=2, methods=["lr"], convention="published")
+    options = SimulateOptions(shifts=["5,0,0.9", "1,0.5,0.1"], datasets=2, methods=["lr"], settings="code")
     frame = build_simulation_frame(options, perform_runs(plan_simulation(options)))
     assert tuple(frame.columns) == SIMULATION_COLUMNS
     assert list(frame["n_c"]) == [5, 5, 1, 1]
     assert list(frame["seed"]) == seeds_of_data_sets(2) * 2
     assert list(frame["published_accuracy"].unique()) == [0.1616, 0.34535]
-    assert frame.attrs["convention"] == "published"
-    small = SimulateOptions(settings=["5,0,0.9"], datasets=1, methods=["lr"], rows=100)
+    assert frame.attrs["settings"] == "code"
+    small = SimulateOptions(shifts=["5,0,0.9"], datasets=1, methods=["lr"], rows=100)
     of_small = build_simulation_frame(small, perform_runs(plan_simulation(small)))
     assert of_small[["published_accuracy", "published_mse"]].isna().all(axis=None)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_same_table() -> None:
-    options = SimulateOptions(settings=["1,0,0.9", "2,0.5,0.1"], datasets=2, methods=["lr"], **TINY)
+    options = SimulateOptions(shifts=["1,0,0.9", "2,0.5,0.1"], datasets=2, methods=["lr"], **TINY)
     runs, fresh = plan_simulation(options), ResultOptions(fresh=True)
     frames = [
         build_simulation_frame(options, perform_runs(runs, Session(results=fresh, study=StudyOptions(jobs=jobs))))
@@ -199,7 +199,7 @@ def test_two_processes_give_the_same_table() -> None:
 
 
 def test_a_study_without_results_has_an_empty_table() -> None:
-    options = SimulateOptions(settings=["1,0,0.9"], datasets=1, methods=["lr"])
+    options = SimulateOptions(shifts=["1,0,0.9"], datasets=1, methods=["lr"])
     frame = build_simulation_frame(options, [])
     assert tuple(frame.columns) == SIMULATION_COLUMNS
     assert len(frame) == 0
@@ -282,12 +282,12 @@ def test_the_published_tables_are_whole() -> None:
 
 def test_quick_is_a_part_and_what_is_given_wins() -> None:
     quick = SimulateOptions(quick=True)
-    assert len(quick.settings or ()) == 1
+    assert len(quick.shifts or ()) == 1
     assert quick.datasets == 3
     assert "gb" not in (quick.methods or ())
     assert SimulateOptions(quick=True, datasets=4, methods="gb").methods == ("gb",)
     whole = SimulateOptions()
-    assert (len(whole.settings or ()), whole.datasets) == (12, 20)
+    assert (len(whole.shifts or ()), whole.datasets) == (12, 20)
     assert whole.methods == tuple(METHOD_LABELS)
 
 
@@ -323,18 +323,18 @@ def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
         ({"methods": "lr,gbb"}, ["methods", "'gbb'", "gb"]),
         ({"methods": ["forest"]}, ["'forest'", "rf"]),
         ({"methods": ","}, ["methods"]),
-        ({"settings": ["5,0"]}, ["settings", "'5,0'", "5,0,0.9"]),
-        ({"settings": ["a,0,0.9"]}, ["'a,0,0.9'"]),
-        ({"settings": [(1.5, 0, 0.9)]}, ["settings", "1.5"]),
-        ({"settings": ["6,0,0.9"]}, ["features", 5, "6,0,0.9"]),
-        ({"settings": ["5,nan,0.9"]}, ["settings", "5,nan,0.9"]),
-        ({"settings": ["5,-1,0.9"]}, ["noise", -1.0]),
-        ({"settings": ["5,0,2"]}, ["corr", 2.0]),
+        ({"shifts": ["5,0"]}, ["shifts", "'5,0'", "5,0,0.9"]),
+        ({"shifts": ["a,0,0.9"]}, ["'a,0,0.9'"]),
+        ({"shifts": [(1.5, 0, 0.9)]}, ["shifts", "1.5"]),
+        ({"shifts": ["6,0,0.9"]}, ["features", 5, "6,0,0.9"]),
+        ({"shifts": ["5,nan,0.9"]}, ["shifts", "5,nan,0.9"]),
+        ({"shifts": ["5,-1,0.9"]}, ["noise", -1.0]),
+        ({"shifts": ["5,0,2"]}, ["corr", 2.0]),
         ({"datasets": 0}, ["datasets", 0]),
         ({"datasets": -1}, ["datasets", -1]),
         ({"rows": 5}, ["rows", 5]),
         ({"classes": 30, "rows": 20}, ["rows", 20, "classes", 30]),
-        ({"convention": "paper"}, ["convention", "'paper'", "published"]),
+        ({"settings": "paper"}, ["settings", "'paper'", "code"]),
     ],
 )
 def test_bad_options_are_one_line(values: dict[str, Any], facts: list[object]) -> None:

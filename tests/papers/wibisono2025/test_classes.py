@@ -85,7 +85,9 @@ def test_a_fit_of_the_class_is_close_to_bayes_rule_on_its_data() -> None:
         **PLACES, width=4, n_layers=1, n_heads=2, max_epochs=15, learning_rate=0.02, batch_size=100,
         architecture=Architecture(**THEOREM_2, head_size=5, feed_forward=4),
     ).fit(tabulate(train))  # fmt: skip
-    predicted = torch.tensor(model.predict(tabulate(everything))["mean"].to_numpy()).view(everything.values.shape)
+    predicted = torch.tensor(model.predict(tabulate(everything))["predicted_mean"].to_numpy()).view(
+        everything.values.shape
+    )
     loss = float(measure_loss(predicted, everything))
     least = float(measure_loss(predict_by_bayes(everything), everything))
     nothing = float(measure_loss(torch.zeros_like(everything.values), everything))
@@ -109,7 +111,7 @@ def test_linear_attention_learns_ratings_that_depend_on_the_others(embedding: st
         family="gaussian:1", width=8, n_layers=1, n_heads=1, max_epochs=15, learning_rate=0.03, order=False,
         validation_fraction=0, device="cpu", architecture=Architecture(**SECTION_3_3, value_embedding=embedding),
     ).fit(train)  # fmt: skip
-    errors = model.predict(test)["mean"] - test["value"]
+    errors = model.predict(test)["predicted_mean"] - test["value"]
     of_movie = test["item"].map(train.groupby("item")["value"].mean()) - test["value"]
     assert (errors**2).mean() < 0.3 * (of_movie**2).mean()
     weights = model.attention_weights(test)

@@ -88,7 +88,7 @@ def run(experiment: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("experiment", SETTINGS)
 def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
-    runs = plan_runs(experiment, RunOptions(published=True))
+    runs = plan_runs(experiment, RunOptions(settings="code"))
     planned = {(each.experiment, each.model, each.direction, each.setting) for each in runs}
     results = published_results().query("experiment == @experiment")
     published = {*results[["experiment", "model", "direction", "setting"]].itertuples(index=False, name=None)}
@@ -116,11 +116,11 @@ def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
 
 
 def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code() -> None:
-    first = run("synthetic", epochs=1, model="fm", published=True, direction="uni")
-    again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", published=True, direction="uni"))
+    first = run("synthetic", epochs=1, model="fm", settings="code", direction="uni")
+    again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", settings="code", direction="uni"))
     outcomes = perform_runs(again)
     assert all("from the result store" in each.notes[0] for each in outcomes)
-    assert build_frame(outcomes, RunOptions(epochs=1, published=True)).equals(first)
+    assert build_frame(outcomes, RunOptions(epochs=1, settings="code")).equals(first)
     by_text = run("synthetic", epochs=1, model="fm", direction="uni")
     fm = (first["model"] == "fm") & (first["metric"] == "mse")
     assert (first["value"][fm] != by_text["value"][fm]).all()

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from attngeo.checkpoints.patience import require_answers
 from attngeo.choices import Objective
-from attngeo.embeddings.isolated import IsolatedTokeniser
+from attngeo.embeddings.isolated import IsolatedTokenizer
 from attngeo.errors import DataError, DataUnavailableError, UsageError, contain_panics, first_line
-from attngeo.pretrain.references import parse_tokeniser
+from attngeo.pretrain.references import parse_tokenizer
 from attngeo.pretrain.text_source import TextSource, silence_libraries
 
 SPECIAL: dict[str, Any] = {
@@ -35,7 +35,7 @@ MOST_VOCABULARY_CHARACTERS = 1000
 PROBE = f"{string.printable} é ß 日 क"
 
 
-def prepare_tokeniser(
+def prepare_tokenizer(
     reference: str, text: TextSource, vocab_size: int, objective: Objective
 ) -> PreTrainedTokenizerBase:
     """Load the tokeniser that `reference` names, or train one on `text`.
@@ -49,31 +49,31 @@ def prepare_tokeniser(
     reference = reference or text.tokenizer
     if reference == "train":
         return train_wordpieces(text, vocab_size)
-    tokeniser = load_tokeniser(reference)
-    require_mask(tokeniser, masked=objective == "mlm")
-    return tokeniser
+    tokenizer = load_tokenizer(reference)
+    require_mask(tokenizer, masked=objective == "mlm")
+    return tokenizer
 
 
-def require_mask(tokeniser: PreTrainedTokenizerBase, *, masked: bool) -> None:
+def require_mask(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> None:
     """Raise UsageError if tokens are to be masked and the tokeniser has no token for it."""
-    if masked and tokeniser.mask_token is None:
-        name = tokeniser.name_or_path
+    if masked and tokenizer.mask_token is None:
+        name = tokenizer.name_or_path
         raise UsageError(
             f"tokenizer {name} has no mask token, which mlm requires; give another or $objective clm", "objective"
         )
 
 
-def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(reference: str) -> PreTrainedTokenizerBase:
     """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
-    ref = parse_tokeniser(reference)
+    ref = parse_tokenizer(reference)
     try:
         with silence_libraries(), require_answers(reference), contain_panics():
             # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.
-            tokeniser = AutoTokenizer.from_pretrained(
+            tokenizer = AutoTokenizer.from_pretrained(
                 ref.name, revision=ref.revision or "main", trust_remote_code=False
             )
-        _try_out(tokeniser, reference)
-        return tokeniser
+        _try_out(tokenizer, reference)
+        return tokenizer
     except Exception as error:
         reason = first_line(error)
         if ref.kind == "folder":
@@ -84,11 +84,11 @@ def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _try_out(tokeniser: Any, reference: str) -> None:
+def _try_out(tokenizer: Any, reference: str) -> None:
     """Cut a few letters in a process with limits. Raises CorruptCheckpointError if that takes too much."""
-    library = getattr(tokeniser, "backend_tokenizer", None)
+    library = getattr(tokenizer, "backend_tokenizer", None)
     if library is not None:
-        IsolatedTokeniser(library.to_str(), "its tokenizer", reference).encode(PROBE)
+        IsolatedTokenizer(library.to_str(), "its tokenizer", reference).encode(PROBE)
 
 
 def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFast:

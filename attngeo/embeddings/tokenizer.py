@@ -24,12 +24,12 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from attngeo.bounds.names import name_type
-from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, read_small_text, require_regular_file
+from attngeo.bounds.small_files import MOST_TOKENIZER_BYTES, read_small_bytes, read_small_text, require_regular_file
 from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, read_vocabulary
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
-from attngeo.embeddings.isolated import FastTokens, IsolatedTokeniser
+from attngeo.embeddings.isolated import FastTokens, IsolatedTokenizer
 from attngeo.errors import (
     CorruptCheckpointError,
     NetworkError,
@@ -63,8 +63,8 @@ Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
-class Tokeniser:
-    """Tokens, and the function that cuts texts into them.
+class ModelTokenizer:
+    """Tokens and the function that cuts texts into them.
 
     Attributes:
         tokens: id → token.
@@ -96,22 +96,22 @@ class Tokeniser:
         return any(mark.marks_words and first.startswith(mark.text) for mark in MARKS)
 
 
-def take_tokeniser(tokeniser: Any) -> Tokeniser:
+def take_tokenizer(tokenizer: Any) -> ModelTokenizer:
     """The tokeniser of a `transformers` or `tokenizers` object. Raises UsageError for any other object."""
-    library = getattr(tokeniser, "backend_tokenizer", tokeniser)
+    library = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(library, "get_added_tokens_decoder"):
         return _wrap_fast(type(library).from_str(library.to_str()))  # a copy: its settings are changed
-    if hasattr(tokeniser, "all_special_ids"):  # one that is written in Python
-        return Tokeniser(
-            {number: token for token, number in tokeniser.get_vocab().items()},
-            frozenset(tokeniser.all_special_ids),
-            frozenset(tokeniser.added_tokens_decoder),
-            lambda text: list(tokeniser.encode(text, add_special_tokens=False)),
+    if hasattr(tokenizer, "all_special_ids"):  # one that is written in Python
+        return ModelTokenizer(
+            {number: token for token, number in tokenizer.get_vocab().items()},
+            frozenset(tokenizer.all_special_ids),
+            frozenset(tokenizer.added_tokens_decoder),
+            lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         )
-    raise UsageError(f"$tokeniser is {name_type(tokeniser)}, expected one of transformers or tokenizers", "tokeniser")
+    raise UsageError(f"$tokenizer is {name_type(tokenizer)}, expected one of transformers or tokenizers", "tokenizer")
 
 
-def read_tokeniser(store: TensorStore) -> Tokeniser:
+def read_tokenizer(store: TensorStore) -> ModelTokenizer:
     """The tokeniser beside the weights of a checkpoint; downloads its files if necessary.
 
     Raises UnsupportedModelError if there is none or if transformers cannot read it, CorruptCheckpointError for a broken
@@ -119,15 +119,15 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     """
     if store.folder is None:
         raise UsageError(
-            "a model in memory has no tokeniser; give one of transformers or tokenizers as $tokeniser",
-            "tokeniser",
+            "a model in memory has no tokeniser; give one of transformers or tokenizers as $tokenizer",
+            "tokenizer",
             subject=store.ref,
         )
     with about(store.ref):
         complete = store.file(COMPLETE)
         if complete is not None:
             try:
-                text = read_small_text(complete, MOST_TOKENISER_BYTES)
+                text = read_small_text(complete, MOST_TOKENIZER_BYTES)
             except (OSError, ValueError) as error:
                 raise CorruptCheckpointError(
                     f"{complete.name} is not a readable tokeniser ({first_line(error)}); copy or download it again"
@@ -147,7 +147,7 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
         )
 
 
-def _read_gguf(path: Path, ref: str) -> Tokeniser:
+def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
     if not path.is_file():
         raise UnsupportedModelError(
@@ -172,7 +172,7 @@ def _read_gguf(path: Path, ref: str) -> Tokeniser:
         ) from None
 
 
-def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser:
+def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> ModelTokenizer:
     """The WordPiece tokeniser of a GGUF file. Raises UnsupportedModelError if it has no unknown token.
 
     llama.cpp's converter puts ▁ before tokens that start a word, takes ## from the others, leaves special tokens as
@@ -224,7 +224,7 @@ def _changes_few(tokens: Collection[str], **rules: bool) -> bool:
     return changed <= LEAST_CASED_SHARE * len(words)
 
 
-def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tokeniser:
+def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> ModelTokenizer:
     """The tokeniser in the folder of these files: the checkpoint's own, or the snapshot in the cache of the Hub."""
     for name in COMPANIONS:
         store.file(name)  # downloads it
@@ -232,7 +232,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
     try:
         for path in (folder / name for name in (*VOCABULARIES, *COMPANIONS)):
             if path.exists():
-                require_regular_file(path, MOST_TOKENISER_BYTES)
+                require_regular_file(path, MOST_TOKENIZER_BYTES)
         config = folder / CONFIG
         is_code = config.exists() and b'"auto_map"' in read_small_bytes(config)
     except (OSError, ValueError) as error:
@@ -250,7 +250,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
         ) from None
 
 
-def _load(loader: str, folder: Path, ref: str, **more: Any) -> Tokeniser:
+def _load(loader: str, folder: Path, ref: str, **more: Any) -> ModelTokenizer:
     """The tokeniser that a class of transformers loads from a folder, in silence. It may raise any Exception."""
     import transformers
 
@@ -259,7 +259,7 @@ def _load(loader: str, folder: Path, ref: str, **more: Any) -> Tokeniser:
         loaded = getattr(transformers, loader).from_pretrained(folder, local_files_only=True, **more)
         library = getattr(loaded, "backend_tokenizer", None)
         if library is None:  # it is written in Python
-            return take_tokeniser(loaded)
+            return take_tokenizer(loaded)
         text = library.to_str()
     return _isolate(text, "its tokeniser", ref)
 
@@ -274,16 +274,16 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
     return first_line(error)
 
 
-def _wrap_fast(tokenizer: Any) -> Tokeniser:
+def _wrap_fast(tokenizer: Any) -> ModelTokenizer:
     """A tokeniser of `tokenizers` in this process, for one that the user or attngeo has made."""
     fast = FastTokens(tokenizer)
-    return Tokeniser(fast.tokens, fast.special, fast.added, fast.encode)
+    return ModelTokenizer(fast.tokens, fast.special, fast.added, fast.encode)
 
 
-def _isolate(text: str, file: str, ref: str) -> Tokeniser:
+def _isolate(text: str, file: str, ref: str) -> ModelTokenizer:
     """The tokeniser of a tokenizer.json that came with a checkpoint. text: the content of the file. file: its name."""
-    isolated = IsolatedTokeniser(text, file, ref)
-    return Tokeniser(isolated.tokens, isolated.special, isolated.added, isolated.encode)
+    isolated = IsolatedTokenizer(text, file, ref)
+    return ModelTokenizer(isolated.tokens, isolated.special, isolated.added, isolated.encode)
 
 
 @contextmanager
