@@ -84,7 +84,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("nearest demo:encoder questions.txt", 2, ("attngeo analogy demo:encoder --questions questions.txt",)),
     ("nearest demo:encoder --questions questions.txt", 2, ("attngeo analogy MODEL --questions FILE",)),
     ("nearest demo:encoder king --top-k 3", 2, ("--top-k", "it is called --top now")),
-    ("nearest demo:encoder compose", 2, ("demo:encoder does not know 'compose'",)),
+    ("nearest ./none compose", 3, ("./none",)),
     ("nearest demo:encoder king +", 2, ("king",)),
     ("nearest ./none king", 3, ("./none",)),
     ("gradients", 2, ("MODEL",)),
