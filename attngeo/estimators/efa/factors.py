@@ -123,7 +123,7 @@ class SpatialFactors(nn.Module):
             neighbours = places - 1
         if not 1 <= neighbours < places:
             raise UsageError(
-                f"$neighbours is {neighbours}, expected from 1 to {places - 1}, the other places", "neighbours"
+                f"$neighbours is {neighbours}, expected 1 to {places - 1}, the number of other places", "neighbours"
             )
         others = distances.masked_fill(torch.eye(places, dtype=torch.bool), float("inf"))
         nearest = others.argsort(dim=1, stable=True)[:, :neighbours]

@@ -517,7 +517,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1: column 'x': nan"),
     "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "row 2: column 'x': 0"),
     "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),
-    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "cannot be held out"),
+    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "too few to hold out"),
 }  # fmt: skip
 
 
@@ -550,7 +550,10 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     model = fit(frame, order=True)
     longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
     for data, message in (
-        (frame.assign(item="beer"), "row 1: column 'item': 'beer' is in no training row, expected one of 4 items"),
+        (
+            frame.assign(item="beer"),
+            "row 1: column 'item': 'beer' is not in the training rows, expected one of 4 items",
+        ),
         (longer, "sequence 1 has 5 positions, expected at most 4"),
         (frame.drop(columns="value"), "no column 'value'"),
     ):
@@ -559,9 +562,9 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     assert len(fit(frame, model="fm").log_prob(longer)) == 5  # it has no positions
     with refuses(UsageError, "not fitted"):
         ExponentialFamilyAttention().log_prob(frame)
-    with refuses(UsageError, "no probability of each item"):
+    with refuses(UsageError, "no item probabilities"):
         model.predict_proba(frame)
-    with refuses(UsageError, "expected a table of sequences whose values are drawn"):
+    with refuses(UsageError, "expected a table of the sequences to draw values for"):
         model.sample()
     with refuses(UsageError, "a factor model has no attention"):
         fit(frame, model="fm").attention_weights(frame)
@@ -602,7 +605,7 @@ def test_numbers_that_single_precision_cannot_tell_apart_are_refused(deviation: 
     if are_apart:
         assert fit(frame, family="gaussian").predict(frame)["mean"].notna().all()
         return
-    with refuses(TableError, "'value'", "single precision cannot tell apart", "subtract a constant"):
+    with refuses(TableError, "'value'", "single precision cannot tell its values apart", "subtract a constant"):
         fit(frame, family="gaussian")
 
 

@@ -579,7 +579,7 @@ def saved_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("options.covariates", ["genre", "genre", "genre"], ["twice"]),
         ("options.width", 6, ["model.safetensors"]),
         ("options.seed", 3, ["unknown key"]),
-        ("options.n_heads", 1, ["two models"]),
+        ("options.n_heads", 1, ["different models"]),
     ],
 )
 def test_a_file_of_mixed_data_that_no_model_saves_is_refused(
