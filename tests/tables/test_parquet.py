@@ -110,7 +110,7 @@ def test_a_table_is_counted_unfolded(
     assert path.stat().st_size < MEGABYTE
     monkeypatch.setattr(rows, "read_table", None)  # which would unpack it
     with pytest.raises(
-        (NotEnoughMemoryError, DataError), match=r"rows\.parquet.*(GB of memory|unfolds to more)"
+        (NotEnoughMemoryError, DataError), match=r"rows\.parquet.*(GB of memory|unpacks to more)"
     ) as caught:
         read_file(path)
     assert_states(str(caught.value), str(path))

@@ -298,7 +298,7 @@ def test_attention_alone_is_compared_with_a_model_that_costs_little(
     for cheap in (numbers, numbers - 1):
         monkeypatch.setattr(measuring, "CHEAP_NUMBERS", cheap)
         notes = notes_of(lambda bar: fit_table(tables, alone, bar))
-        assert any("of LR" in note for note in notes) == (cheap == numbers)
+        assert any("for LR" in note for note in notes) == (cheap == numbers)
 
 
 # A column of a file, and the facts of the note about it.
