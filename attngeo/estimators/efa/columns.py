@@ -50,7 +50,7 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
         if count == 1:
             continue
         options: tuple[str, ...] = ("sequence", "item")
-        advice = "name your columns with options such as $sequence and $item"
+        advice = "name the columns with options such as $sequence and $item"
         if source == TABLE:  # of a fitted model
             options = ()
             advice = "name the columns as in training"
@@ -80,7 +80,8 @@ def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bo
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
-    return TableError(f"holds {name_type(value)}, expected text or a number; convert it", subject=source, column=column)
+    kind = type(value).__name__
+    return TableError(f"has a {kind}, expected texts or numbers; convert it", subject=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.Index[Any]]:

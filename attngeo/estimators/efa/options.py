@@ -307,7 +307,7 @@ class EfaOptions(EstimatorOptions):
             object.__setattr__(self, name, texts)  # a file has a list
             both = predicted & set(columns)
             if name != "value" and both:
-                raise UsageError(f"${name} has {min(both)!r}, the column to predict; name another one", name)
+                raise UsageError(f"${name} has {min(both)!r}, the predicted column; name another one", name)
             if len(set(columns)) < len(texts):
                 raise UsageError(f"${name} has a column twice: {', '.join(texts)}; name each once", name)
             others.update(columns)

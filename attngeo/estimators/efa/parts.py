@@ -51,7 +51,7 @@ def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[Modell
     if values and not has_items and not options.coordinates:
         raise TableError(
             f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
-            "name your columns with options such as $item",
+            "name the columns with options such as $item",
             "item",
             subject=TRAINING,
         )
@@ -69,7 +69,7 @@ def refuse_architecture(architecture: Architecture, parts: Sequence[ModelledPart
 def _refuse_predicted(name: str, column: str | None, predicted: Sequence[str]) -> None:
     """Raise UsageError if the column of an option is one that is predicted."""
     if column in predicted:
-        raise UsageError(f"${name} is {column!r}, the column to predict; name another one", name)
+        raise UsageError(f"${name} is {column!r}, the predicted column; name another one", name)
 
 
 def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_items: bool) -> None:
