@@ -90,7 +90,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     if known.empty and unlabelled:
         return series
     if known.empty:
-        raise TableError("y has no labels, expected at least one")
+        raise TableError("y has no label, expected at least one")
     if not isinstance(series.dtype, pd.CategoricalDtype):
         try:
             with warnings.catch_warnings():

@@ -494,10 +494,10 @@ def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() ->
     rows = draw_table([1.0, 2.0]).assign(x=range(len(draw_table([1.0, 2.0]))))
     new = rows.assign(item="elsewhere")
     model = fit(rows, coordinates=("x",), part="values")
-    with refuses(TableError, "'elsewhere'", "no training row", "--no-item-vectors"):
+    with refuses(TableError, "'elsewhere'", "not in the training rows", "--no-item-vectors"):
         model.predict(new)
     assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["mean"].notna().all()
-    with refuses(TableError, "'elsewhere'", "no training row") as caught:
+    with refuses(TableError, "'elsewhere'", "not in the training rows") as caught:
         fit(rows, part="values").predict(new)
     assert "--no-item-vectors" not in str(caught.value)
 

@@ -247,8 +247,8 @@ def test_several_categories_of_a_cell_are_marks_of_each() -> None:
     years = pd.Series(range(len(ROWS))) % 2
     assert learn_covariates({TRAINING: rows.assign(year=years)}, {"year": "categories"})[0].categories == ("0", "1")
     for cell, facts in (
-        ("noir", ["row 2", "'noir'", "no training row", "3 categories such as 'crime'"]),
-        ("war|noir", ["row 2", "'war|noir'", "no training row"]),
+        ("noir", ["row 2", "'noir'", "not in the training rows", "3 categories such as 'crime'"]),
+        ("war|noir", ["row 2", "'war|noir'", "not in the training rows"]),
         ("war|", ["row 2", "'war|'", "empty category"]),
         (None, ["row 2", "the cell is empty"]),
         (["war"], ["'genres'", "has a list"]),
