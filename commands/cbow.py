@@ -18,19 +18,22 @@ from .progress import Bar
 @with_options
 def cbow(
     *,
-    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip")],
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="Text file: plain, .gz or .zip")],
     options: CbowOptions,
     output: Annotated[
         Path,
         file_option(
-            "-o", "--output", help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format"
+            "-o",
+            "--output",
+            help="File for the vectors: .txt or .vec for word2vec's text format, .bin for its binary format",
         ),
     ],
     verbosity: Verbosity,
 ) -> None:
-    """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence.
+    """Train CBOW with negative sampling (word2vec) on a text with one sentence per line, using gensim.
 
-    attngeo analogy accepts the file like a model. cbow:TEXT does both with the defaults of this command.
+    attngeo analogy accepts the file of vectors like a model. cbow:TEXT trains and asks in one step, with the defaults
+    of this command.
 
     Examples:
         attngeo cbow corpus.txt -o vectors.bin

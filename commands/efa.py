@@ -43,7 +43,7 @@ ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings",
 SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo efa fit --save wrote")]
 Rows = Annotated[
     str,
-    typer.Argument(metavar="DATA", help="A table with a row for each observation: a .csv, .tsv or .parquet file"),
+    typer.Argument(metavar="DATA", help="Table with one row per observation: a .csv, .tsv or .parquet file"),
 ]
 # Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
@@ -78,12 +78,12 @@ def fit(
 ) -> None:
     """Fit a model to the items of sequences, to the values of items and places, or to both.
 
-    Each row is predicted from the other rows of its sequence, or from those before it. The first table has the mean log
-    p of a row, constants included, and that of the best distribution which does not see the other rows. If no item
-    occurs twice in a sequence, it also has that of the frequencies of items that are not in the context. The second has
-    the accuracy of the most probable item beside that of the most frequent one, and the error of means beside that of
-    the mean of each item. Of several values each has a line. Covariates, such as --covariates genre:category, are
-    masked with their item, but not with a value.
+    The model predicts each row from the other rows of its sequence, or from those before it. The first table shows the
+    mean log p of a row (constants included), and that of the best distribution that ignores the other rows. If no item
+    repeats within a sequence, it also shows the log p of the frequencies of items that are not in the context. The
+    second table compares the accuracy of the most probable item with that of the most frequent one, and the error of
+    predicted means with that of each item's mean. Each value column has a line. Covariates, such as
+    --covariates genre:category, are masked with their item, but not with a value.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
@@ -118,10 +118,10 @@ def _print_scores(rows: pd.DataFrame) -> None:
             columns[title] = cell
     print_table(rows[rows["part"] != "all"], columns, texts=texts, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
-    said = f"{first['part'].capitalize()}, {first['family']}; each row given {sees}."
+    said = f"{first['part'].capitalize()}, {first['family']}; each row is predicted from {sees}."
     if not is_one:
         parts = rows[rows["part"] != "all"].drop_duplicates(["part", "value"])
-        said = f"Each row given {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
+        said = f"Each row is predicted from {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
     console = Terminal()
     console.print(said)
     has_held_out = bool(rows["data"].isin(["held-out", "validation"]).any())
@@ -133,7 +133,7 @@ def _describe_training(row: Mapping[Any, Any], *, has_held_out: bool) -> str:
     """How the training of a part ended."""
     part = row["part"].capitalize()
     if not has_held_out:
-        return f"{part}: all {row['epochs']} epochs, with the weights of the last one; no rows were held out."
+        return f"{part}: all {row['epochs']} epochs, with the weights of the last; no rows were held out."
     weights = f"with the weights of epoch {row['best_epoch']}, which has the lowest held-out loss"
     if row["stopped_early"]:
         return f"{part}: patience ended the training after epoch {row['epochs']}, {weights}."
@@ -150,12 +150,12 @@ def predict(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Predict each row of a table from the other rows of its sequence by a saved model.
+    """Predict each row of a table from the other rows of its sequence, with a saved model.
 
-    The rows of DATA as they are, with further columns: log_prob, and predicted_mean for values (predicted_mean_COLUMN
-    for each of several), or predicted_item and its probability for items; a name that DATA has gets predicted_ before
-    it. An empty value, or item of a model of items, is predicted from the rows that have one. With -o, the terminal has
-    a summary instead.
+    Writes DATA unchanged, plus these columns: log_prob; for values predicted_mean (predicted_mean_COLUMN for each of
+    several); for items predicted_item and its probability. If DATA has a column of that name, the new one starts with
+    predicted_. An empty value, or an empty item for a model of items, is predicted from the rows that have one. With
+    -o, the terminal shows a summary instead.
 
     Examples:
         attngeo efa predict model ratings.csv
@@ -198,8 +198,8 @@ def sample(
 ) -> None:
     """Draw sequences of items, the values of given items, or both, from a saved model.
 
-    A model of direction uni draws one position after the other. One of direction bi draws each position given the
-    others, in sweeps (Gibbs sampling). With -o, the rows are in the file alone.
+    A model of direction uni draws the positions one after the other. A model of direction bi draws each position given
+    all others, in sweeps (Gibbs sampling). With -o, the rows go only to the file.
 
     Examples:
         attngeo efa sample model --sequences 10 --length 8
@@ -226,14 +226,14 @@ def similar(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """List the items that go with an item, such as products bought together.
+    """List the items that go with an item, such as products bought together. ITEM itself is left out.
 
-    By probability, the score is p(item | ITEM) / p(item) of the model: how much more probable an item is as the next
-    row of a sequence that has ITEM alone than beside the other items on average. If order has no effect, p(ITEM | item)
-    / p(ITEM) is the same number; the score is the geometric mean of both. probability is p(item | ITEM). sequences are
-    those of the fitted table with both items, and lift is their share, divided by the product of the shares of each
-    item. By vectors, the score is δ·β of one item and the other, in both orders, for their center and context vectors,
-    as in table 3 of the paper. The item itself is left out.
+    With --by probability, the score is p(item | ITEM) / p(item) of the model: how much more probable the item is after
+    a sequence of ITEM alone than after the other items on average. If order has no effect, p(ITEM | item) / p(ITEM) is
+    the same number in theory, and the score is the geometric mean of both. Columns: probability is p(item | ITEM);
+    sequences counts those of the training table with both items; lift is their share, divided by the product of the
+    two items' shares. With --by vectors, the score is δ·β of center and context vectors in both orders, as in table 3
+    of the paper.
 
     Examples:
         attngeo efa similar model Limes
@@ -253,16 +253,16 @@ def compare(
     *,
     options: FormOptions,
     model: SavedModel,
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same things")],
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same data")],
     data: Rows,
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Compare two fits up to the linear maps that one distribution leaves open (theorem 1 of the paper).
+    """Compare two fits, up to the linear maps that the same distribution allows (theorem 1 of the paper).
 
-    The vectors that the rows of DATA are predicted from (contexts) are compared, and those of the items (centers): R²
-    of the best linear map from one model to the other and back, for rows that are left out of the map, and canonical
-    correlations. Give rows that trained neither model.
+    Compares the vectors that predict the rows of DATA (contexts) and those of the items (centers): R² of the best
+    linear map from one model to the other and back, on rows not used to fit the map, and canonical correlations. Give
+    rows that trained neither model.
 
     Examples:
         attngeo efa compare model other test.csv
@@ -284,15 +284,17 @@ def _print_relations(rows: pd.DataFrame) -> None:
     console = Terminal()
     if first["part"] == "items":
         size, fewer = max(first["size"], first["other_size"]), first["items"] - 1
-        said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply, other vectors may have the same distribution."
+        said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply; other vectors may have the same distribution."
         if first["applies"]:
-            said = f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies, R² is 1 for models of one distribution."
+            said = (
+                f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies; R² is 1 if both models have the same distribution."
+            )
         console.print(said)
     if (rows["part"] == "values").any():
-        said = "The distribution of values determines one number of a context: R² may be less than 1."
+        said = "The distribution of a value determines only one number of its context, so R² may be less than 1."
         console.print(said)
     difference = format_number(first["log_prob_difference"], ".4f")
-    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.")
+    console.print(f"Log p of a row differs by {difference} on average; 0 means the same distribution.")
 
 
 @with_options
@@ -304,7 +306,7 @@ def attention(
         str,
         typer.Argument(
             metavar="BASKET",
-            help="Items with commas between them, in quotation marks if an item has one; or a .csv, .tsv or .parquet "
+            help="Items separated by commas (quote an item that contains one), or a .csv, .tsv or .parquet "
             "file of sequences",
         ),
     ],
@@ -314,16 +316,16 @@ def attention(
         Path | None,
         file_option(
             "--places-output",
-            help="Write the attention of places with coordinates on each other, for attngeo plot place-attention; "
+            help="Write the attention between places with coordinates to FILE, for attngeo plot place-attention; "
             "print nothing, unless -o is given",
         ),
     ] = None,
 ) -> None:
-    """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
+    """Show how much each item attends to the others when the model predicts it (figure 3 of the paper).
 
-    On the terminal, each line is a masked item with the largest weights, which are means over the heads of a layer;
-    t-1 is the value at an earlier time. Files have a row for each pair of items, layer and head; those of places have
-    means over sequences and heads.
+    On the terminal, each line shows a masked item and its largest weights, averaged over the heads of a layer; t-1 is
+    the value one time step earlier. Files have a row for each pair of items, layer and head; files of places average
+    over sequences and heads.
 
     Examples:
         attngeo efa attention model "Limes,Large Lemon,Asparagus"
@@ -372,7 +374,7 @@ def _print_weights(rows: pd.DataFrame) -> None:
 def run(
     *,
     options: RunOptions,
-    experiment: Annotated[ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment")],
+    experiment: Annotated[ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Experiment to repeat")],
     outputs: Outputs,
     results: ResultOptions,
     study: StudyOptions,
@@ -380,9 +382,8 @@ def run(
 ) -> None:
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
-    Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better,
-    except for means of predictions. The baselines see nothing that a model does not see, but for bayes, the truth of
-    simulated data.
+    Results are kept: the same command resumes an interrupted study or training. Lower is better, except for means of
+    predictions. Baselines see only what a model sees, except bayes, which knows the distribution of the simulated data.
 
     Examples:
         attngeo efa run synthetic

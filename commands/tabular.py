@@ -50,21 +50,23 @@ def fit(
         list[str],
         typer.Argument(
             metavar="TRAIN",
-            help="Training rows: a .csv, .tsv or .parquet file, or several that have some columns in common",
+            help="Training rows: a .csv, .tsv or .parquet file, or several files with some columns in common",
         ),
     ],
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Classify the rows of a table by attention, beside the methods of the paper.
+    """Classify the rows of a table with attention, and compare it with the other methods of the paper.
 
-    Each method is fitted to the training rows and measured on the test rows, beside the frequencies of the classes.
-    A note says if a plain method has a lower log loss there than attention.
-    Numbers are cut into bins, dates into parts, and columns that name rows are left out. A row without a label trains
-    attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times in 10. If one class has most
-    test rows, AUC and recall are shown, too: means over the classes, so that a rare one counts as any other. Attention
-    is fitted and saved first; Ctrl-C after that ends the other methods, and reports those that are measured. Without
-    --target, attention predicts each column from the others, beside the frequencies of its values.
+    Fits each method to the training rows and measures it on the test rows, with the class frequencies as a baseline. A
+    note tells you if a plain method has a lower log loss than attention. Without --target, attention predicts each
+    column from the others, compared with the frequencies of its values.
+
+    Numbers are cut into bins and dates into parts; columns that identify rows are left out. Rows without a label train
+    attention, too. The calibration error is 0 if predictions with confidence 0.8 are right 8 times in 10. If most test
+    rows have one class, AUC and recall are shown, too: averages over the classes, so that rare classes count as much
+    as any other. Attention is fitted and saved first; after that, Ctrl-C skips the other methods and reports those
+    already measured.
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
@@ -116,11 +118,11 @@ def predict(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Predict the labels of the rows of a table by a saved model.
+    """Predict the labels of the rows of a table with a saved model.
 
-    A line for each row: its label and the probability of that label; files, csv and json have the probability of each
-    label, too. With -o, the terminal has how often each label is predicted instead. A column of the labels in ROWS is
-    ignored.
+    Prints one line per row: its label and the probability of that label. Files, csv and json also have the probability
+    of every label. With -o, the terminal shows how often each label is predicted instead. A column of labels in ROWS
+    is ignored.
 
     Examples:
         attngeo tabular predict model rows.csv
@@ -152,11 +154,11 @@ def impute(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Fill the empty cells of a table by a saved model.
+    """Fill the empty cells of a table with a saved model.
 
-    Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
-    median. The terminal lists the cells; with -o, how many each column has. Files have the table, whose other cells
-    stay as they are in ROWS, and a column p(COLUMN) with the probabilities of what is filled in. A column of labels is
+    Each empty cell gets the most probable value of its column, given the filled cells of its row; for a bin, its
+    median. The terminal lists the cells; with -o, it shows how many each column has. Files have the table, with all
+    other cells as in ROWS, and a column p(COLUMN) with the probability of each filled cell. A column of labels is
     filled, too, if ROWS has it; dates are not.
 
     Examples:
@@ -212,8 +214,8 @@ def simulate(
 ) -> None:
     """Compare methods on simulated tables whose training and test rows have different correlations.
 
-    This is Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). All of it takes about 12 hours on one core, most of
-    them for gb. Scores are kept: the same command resumes an interrupted study.
+    Repeats Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). The whole table takes about 12 hours on one core, most
+    of them for gb. Scores are kept: the same command resumes an interrupted study.
 
     Examples:
         attngeo tabular simulate --quick
@@ -238,11 +240,11 @@ def auto_mpg(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Compare methods on the auto-mpg data: American cars train, others test.
+    """Compare methods on the auto-mpg data: train on American cars, test on the others.
 
-    This is Table 2 of Wibisono and Wang 2023 (arXiv 2307.04057), with several seeds: 140 cars test, so that one car
-    changes an accuracy by 0.007. The response is one of three classes of consumption. Scores are kept: the same command
-    resumes an interrupted study.
+    Repeats Table 2 of Wibisono and Wang 2023 (arXiv 2307.04057) with several seeds. There are 140 test cars, so one car
+    changes an accuracy by 0.007. The response is one of three classes of fuel consumption. Scores are kept: the same
+    command resumes an interrupted study.
 
     Examples:
         attngeo tabular auto-mpg
@@ -258,7 +260,7 @@ def auto_mpg(
     with Bar("auto-mpg", verbosity) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper:
-        verbosity.note(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
+        verbosity.note(f"{options.data}: not UCI's numbers, so the paper's scores are not shown")
     runs = plan_auto_mpg(options, data)
     outcomes = run_experiment("auto-mpg", runs, Session(results=results, study=study), verbosity)
     deliver(build_auto_mpg_frame(data, outcomes), outcomes, outputs, _print_experiment)
@@ -280,7 +282,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     print_table(rows, columns, texts=["method"], section=labels, style=_style, expendable=["runs", "paper", "mse"])
     console = Terminal()
     if frame.attrs.get("settings") == "text" and frame["published_accuracy"].notna().any():
-        console.print("The paper's numbers are of other tables, which --settings code makes.")
+        console.print("The paper's numbers are for other tables: --settings code makes those.")
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages))

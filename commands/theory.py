@@ -36,7 +36,7 @@ def theory(
         typer.Argument(
             metavar="NAME",
             autocompletion=lambda: list(STATEMENTS),
-            help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
+            help="Statements to check, such as lemma-1, or theorem-2 for all its forms; default: all",
         ),
     ] = None,
     text: Annotated[
@@ -45,7 +45,7 @@ def theory(
             "--text",
             metavar="FILE",
             help="Instead of checking statements, count how often each token of a text is a context and how often it "
-            "is predicted (Remark S1.10). One sequence a line, split at white space; or toy",
+            "is predicted (Remark S1.10). FILE has one sequence per line, split at white space; or toy",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -55,12 +55,12 @@ def theory(
     """Check the statements of the papers by computing both sides of each.
 
     The papers are Wibisono and Wang 2023 (arXiv 2307.04057), Saponati et al. 2025 (arXiv 2502.10927) and Wibisono and
-    Wang 2025 (arXiv 2501.16790). Identities are computed in float64, claims about expectations are simulated. If a
-    statement holds only in a corrected form, the column "as printed" says so, and the row is about the corrected form.
-    Exit code 1 if a statement does not hold.
+    Wang 2025 (arXiv 2501.16790). Identities are computed in float64; claims about expectations are simulated. If a
+    statement holds only in a corrected form, the column "as printed" says no, and the row describes the corrected form.
+    The exit code is 1 if a statement does not hold.
 
-    With --text, the tokens of a text are listed whose ratio of both counts departs most from 1, by z: those that come
-    early in a sequence are the ones that Theorem 2.3 of Saponati et al. is about.
+    With --text, lists the tokens of a text whose ratio of the two counts differs most from 1, by z. Theorem 2.3 of
+    Saponati et al. is about the tokens that come early in a sequence.
 
     Examples:
         attngeo theory
@@ -76,9 +76,7 @@ def theory(
                 f"$text counts tokens, but statements are named: {', '.join(names)}; leave them out", "text", "seed"
             )
         if options.model_fields_set:
-            raise UsageError(
-                "$text counts tokens, but $seed is given, and nothing is drawn; leave them out", "text", "seed"
-            )
+            raise UsageError("$text counts tokens, which needs no $seed; leave one of them out", "text", "seed")
         require_corpus(text)
 
         from attngeo.papers.saponati2025.roles import count_roles
@@ -86,7 +84,7 @@ def theory(
         roles = count_roles(text)
         outputs.deliver(roles, print_roles)
         if len(roles) > MOST_ROWS_SHOWN and outputs.format == "table":
-            verbosity.note(f"note: {MOST_ROWS_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
+            verbosity.note(f"note: {MOST_ROWS_SHOWN} of {len(roles):,} tokens are shown; -o FILE writes all")
         return
     chosen = select_statements(names or [])
     with Bar("theory", verbosity) as progress:

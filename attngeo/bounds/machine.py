@@ -52,7 +52,7 @@ def require_memory(nbytes: int, what: str) -> None:
     available = available_memory()
     if nbytes > available:
         raise NotEnoughMemoryError(
-            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, and {max(available, 0) / 1e9:,.1f} GB are available; use "
+            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, but {max(available, 0) / 1e9:,.1f} GB are available; use "
             "a machine with more memory"
         )
 

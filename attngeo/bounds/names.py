@@ -119,10 +119,10 @@ def explain_pattern(text: str) -> str:
         folder = next(parent for parent in path.parents if not PATTERN.search(str(parent)))
         where = Path.cwd() / folder
         problem = f" in {where}" if where.is_dir() else f": there is no folder {where}"
-        return f"; it is a pattern, and nothing matches it{problem}"
+        return f"; it is a pattern that matches nothing{problem}"
     return (
-        f"; it is a pattern, and these match it: {list_names(matches)}; give one of them, or in a shell, where "
-        f"several are taken, {text} without quotes"
+        f"; it is a pattern that matches {list_names(matches)}; give one of them or, where several are allowed, "
+        f"{text} without quotes in a shell"
     )
 
 

@@ -104,4 +104,4 @@ def read_small_text(path: Path, most_bytes: int = MOST_CONFIG_BYTES, encoding: s
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         name = "UTF-8" if encoding.startswith("utf-8") else encoding
-        raise NotTextError(f"not {name} text: byte {error.object[error.start]:#04x} at {error.start:,}") from None
+        raise NotTextError(f"not {name} (byte {error.object[error.start]:#04x} at offset {error.start:,})") from None

@@ -327,7 +327,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
         forms = {form for form in STATEMENTS if form == name or form.startswith(f"{name}-")}
         if not forms:
             all_names = f"expected one of: {', '.join(STATEMENTS)}"
-            raise UsageError(f"no statement is named {name!r}; {advise(name.lower(), _list_names(), all_names)}")
+            raise UsageError(f"unknown statement {name!r}; {advise(name.lower(), _list_names(), all_names)}")
         selected |= forms
     return [name for name in STATEMENTS if name in selected]
 
@@ -336,7 +336,7 @@ class TheoryOptions(Options):
     """Options of the evaluation of statements. Raises UsageError for a value outside its limits."""
 
     seed: int = option(
-        0, "Seed of what is drawn: weights, corpora, matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED
+        0, "Seed of the random weights, corpora and matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED
     )
 
 

@@ -144,7 +144,7 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
 def find_text_problem(head: bytes, separator: str = ",") -> str:
     """Why a text file is no table with this separator, and what to do; empty if its beginning shows no reason."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
-        return "it is UTF-16 text, or no text; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+        return "it is UTF-16 or not text; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
     text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
     try:
         names = next(csv.reader(text, delimiter=separator, skipinitialspace=True), [])
@@ -155,8 +155,8 @@ def find_text_problem(head: bytes, separator: str = ",") -> str:
     for other, name in PARTED_BY.items():
         if other != separator and other in names[0]:
             return (
-                f"its columns are parted by {name}, expected {PARTED_BY[separator]}; write it again with those, for "
-                f"example by pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
+                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with those, for "
+                f"example with pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
             )
     return ""
 
@@ -204,7 +204,7 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
         for row, (value, number) in enumerate(zip(values, parsed, strict=True), 1):
             is_wrong = isinstance(value, bool) or not isinstance(value, Real | str) or pd.isna(number)
             if is_wrong and pd.notna([value]).all():
-                raise ValueError(f"{value!r:.60} in row {row} is no number")
+                raise ValueError(f"{value!r:.60} in row {row} is not a number")
     numbers = pd.to_numeric(values)
     if expected is not WHOLE:
         return numbers.astype("float64")
@@ -274,7 +274,7 @@ def require_frame(frame: object, what: str, made_by: str) -> None:
         made_by: function that gives such a table.
     """
     if not hasattr(frame, "columns"):
-        raise UsageError(f"{what} is {frame!r:.60}, expected a DataFrame of what {made_by} writes")
+        raise UsageError(f"{what} is {frame!r:.60}, expected a DataFrame with the output of {made_by}")
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
@@ -287,10 +287,10 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
     if missing:
         raise DataError(
             f"{what} has no column {missing[0]!r:.60}, its columns are {list_names(list(frame.columns))}; "
-            f"expected what {made_by} writes"
+            f"expected the output of {made_by}"
         )
     if frame.empty:
-        raise DataError(f"{what} has no rows, expected what {made_by} writes")
+        raise DataError(f"{what} has no rows, expected the output of {made_by}")
     return frame
 
 
@@ -310,7 +310,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
         _require_values(*parquet.read_shape(source))
         nbytes = parquet.count_unfolded(source, MOST_RESULTS_BYTES)
         if nbytes > MOST_RESULTS_BYTES:
-            raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
+            raise ValueError(f"it unpacks to more than {MOST_RESULTS_BYTES:,} bytes")
         require_memory(parquet.COPIES * nbytes, f"the table {path}")
         table = parquet.read_table(source)
     except (OSError, NotEnoughMemoryError):

@@ -44,7 +44,7 @@ def test_simulate_prints_means_beside_those_of_the_paper(inside: Command, tmp_pa
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert "other tables" not in run.stdout
     by_text = inside("tabular", "simulate", "--methods", "lr", "--datasets", "1", "--shifts", "1,0,0.1")
-    assert "The paper's numbers are of other tables, which --settings code makes." in by_text.stdout
+    assert "The paper's numbers are for other tables: --settings code makes those." in by_text.stdout
     rows = pd.read_csv(tmp_path / "t.csv")
     assert tuple(rows.columns) == SIMULATION_COLUMNS
     lines = [line for line in run.stdout.splitlines() if " LR " in line]
@@ -313,7 +313,7 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
     assert "No cell" in inside("tabular", "impute", "model", "filled.csv", cwd=tmp_path).stdout
     rows.assign(note=["x", None] * 3).to_csv(tmp_path / "notes.csv", index=False)
     noted = inside("tabular", "impute", "model", "notes.csv", "--format", "json", cwd=tmp_path)
-    assert_states(noted.stderr, "notes.csv", "stay empty", "note 3")
+    assert_states(noted.stderr, "notes.csv", "left empty", "note 3")
     (tmp_path / "mass.csv").write_text("mass\n0.5\n")
     (row,) = json.loads(inside("tabular", "impute", "model", "mass.csv", "--format", "json", cwd=tmp_path).stdout)
     assert row.keys() == {"mass", "size", "p(size)"}

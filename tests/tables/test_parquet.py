@@ -110,7 +110,7 @@ def test_a_table_is_counted_unfolded(
     assert path.stat().st_size < MEGABYTE
     monkeypatch.setattr(rows, "read_table", None)  # which would unpack it
     with pytest.raises(
-        (NotEnoughMemoryError, DataError), match=r"rows\.parquet.*(GB of memory|unfolds to more)"
+        (NotEnoughMemoryError, DataError), match=r"rows\.parquet.*(GB of memory|unpacks to more)"
     ) as caught:
         read_file(path)
     assert_states(str(caught.value), str(path))
@@ -209,7 +209,7 @@ def test_a_nested_column_is_left_out_with_a_note(kind: str, tmp_path: Path, capl
 def test_a_date_that_no_calendar_has(zone: str | None, tmp_path: Path) -> None:
     moments = pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us", tz=zone))
     path = write(tmp_path / "rows.parquet", pa.table({"t": moments, "model": ["a", "b"]}))
-    with pytest.raises(TableError, match=r"row 2: column 't': is of the year 148108"):
+    with pytest.raises(TableError, match=r"row 2: column 't': has the year 148108"):
         read_own_table(path)
 
 

@@ -45,8 +45,8 @@ def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequ
     count = round(options.validation_fraction * total)
     if not 0 < count < total:
         raise TableError(
-            f"{total} sequences, of which a fraction of {options.validation_fraction:g} cannot be held out; "
-            "give more, or a validation table, or set validation_fraction to 0"
+            f"{total} sequences, too few to hold out a fraction of {options.validation_fraction:g}; give more, or a "
+            "validation table, or set validation_fraction to 0"
         )
     order = torch.randperm(total, generator=draw_generator(options.random_state, 2)).numpy()
     return sequences.take(np.sort(order[count:])), sequences.take(np.sort(order[:count]))

@@ -43,14 +43,14 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
     if not isinstance(frame, pd.DataFrame):
         raise UsageError(f"{source} is {name_type(frame)}, expected a DataFrame; read a file with pandas first")
     if not len(frame):
-        raise TableError("has no rows, expected some", subject=source)
+        raise TableError("has no rows, expected at least one", subject=source)
     columns = list(frame.columns)
     for name in names:
         count = columns.count(name)
         if count == 1:
             continue
         options: tuple[str, ...] = ("sequence", "item")
-        advice = "name the columns by options such as $sequence and $item"
+        advice = "name the columns with options such as $sequence and $item"
         if source == TABLE:  # of a fitted model
             options = ()
             advice = "name the columns as in training"
@@ -59,7 +59,9 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
             problem = f"no column {name!r:.60}"
             advice = advise(name, map(printable, map(str, columns)), advice)
         kind = TableError if count or source != TRAINING else UnknownColumnError
-        raise kind(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, subject=source)
+        raise kind(
+            f"{problem}, expected one; its columns are {list_names(columns)}; {advice}", *options, subject=source
+        )
 
 
 def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:
@@ -78,8 +80,8 @@ def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
     """Raise TableError for a missing value. is_read: the rows that are checked, [rows]."""
-    from_file = ", or has a text such as NA, which --missing '' keeps" if source != TRAINING else ""
-    problem = f", expected a value: the cell is empty{from_file}; fill it or leave the row out"
+    from_file = ", or holds a text such as NA, which --missing '' keeps" if source != TRAINING else ""
+    problem = f", expected a value: the cell is empty{from_file}; fill it, or leave the row out"
     refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
 
@@ -113,14 +115,14 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     if column.dtype.kind == "c":
-        raise TableError("has complex numbers, expected real ones, or dates", subject=source, column=column.name)
+        raise TableError("has complex numbers, expected real numbers or dates", subject=source, column=column.name)
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = parse_numbers(column)
         if values.isna().any():
             moments = read_any_moments(column)
             if moments.wall.isna().sum() < values.isna().sum():
                 with naming({"": source}):
-                    refuse_mixed_zones(column, moments, "write all of them alike")
+                    refuse_mixed_zones(column, moments, "write them all the same way")
                 values = moments.utc if moments.zones else moments.wall
     wrong = values.isna().to_numpy()
     if values.dtype.kind == "f":
@@ -131,7 +133,7 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
     twice = pd.DataFrame({"sequence": codes, "position": ranks}).duplicated()
     if missing.any():
         twice &= ~pd.Series(missing).groupby([codes, ranks]).transform("all")
-    refuse_first(twice.to_numpy(), column, source, " is in its sequence twice; name a column that numbers its rows")
+    refuse_first(twice.to_numpy(), column, source, " occurs twice in its sequence; name a column that numbers the rows")
     return ranks
 
 
@@ -142,7 +144,7 @@ def advise_date(column: pd.Series[Any], is_wrong: np.ndarray) -> str:
     row = int(is_wrong.argmax())
     readings = sum(bool(is_read[row]) for is_read in find_readable(column).values())
     if readings > 1:
-        return "no cell tells the day from the month; write dates as 2020-01-31"
+        return "day and month cannot be told apart; write dates as 2020-01-31"
     return "leave the row out"
 
 
@@ -182,7 +184,8 @@ def code_values(
         raise refuse_kind(column.name, column.iloc[0], source) from None
     require_values(column, source, is_read)
     problem = (
-        f" is in no training row, expected one of {len(known):,} {noun} such as {show_value(known[0])}; leave the row "
+        f" is not in the training rows, expected one of {len(known):,} {noun} such as {show_value(known[0])}; leave "
+        "the row "
         f"out, or fit again with it{advice}"
     )
     refuse_first(is_read & (codes == UNKNOWN), column, source, problem)
@@ -217,11 +220,11 @@ def _advise_texts(column: pd.Series[Any], is_text: np.ndarray, is_number: np.nda
     if not is_number.any():
         advice = "write it as in training" if source == TABLE else "name another column"
         return f"no cell of the column is a number; {advice}"
-    texts = f"{is_text.sum():,} of {len(column):,} cells are no numbers"
+    texts = f"{is_text.sum():,} of {len(column):,} cells are not numbers"
     first = str(column.iloc[int(is_text.argmax())])
     # Without another value, the missing cell would be refused, too.
-    others = "" if source == TABLE else "beside other values, "
-    return f"{texts}; leave the row out, or {others}make missing cells of such texts with {name_missing([first])}"
+    others = "" if source == TABLE else "if it has other values, "
+    return f"{texts}; leave the row out, or {others}treat such texts as missing with {name_missing([first])}"
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:

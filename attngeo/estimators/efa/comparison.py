@@ -53,7 +53,7 @@ def compare_fits(
         size = max(vectors.shape[1], others.shape[1])
         if is_known.sum() <= size:
             raise TableError(
-                f"has {is_known.sum()} rows to compare, expected more than the {size} numbers of a vector; give more "
+                f"has {is_known.sum()} rows to compare, expected more than {size}, the size of a vector; give more "
                 "rows",
                 subject=TABLE,
             )
@@ -96,13 +96,10 @@ def _check_same(first: ExponentialFamilyAttention, second: ExponentialFamilyAtte
     for name, fact in facts[0].items():
         other = facts[1][name]
         if fact != other:
-            raise UsageError(
-                f"the models have another {name}: {fact} and {other}; compare two fits of one {name}, which may have "
-                "one distribution"
-            )
+            raise UsageError(f"the models differ in {name}: {fact} and {other}; compare two fits with the same {name}")
     missing = set(first.items_) ^ set(second.items_)
     if missing:
         items = [item for item in [*first.items_, *second.items_] if item in missing]
         raise UsageError(
-            f"the models have other items: {list_names(items)} in one only; fit both to tables with the same items"
+            f"the models differ in items: only one has {list_names(items)}; fit both to tables with the same items"
         )

@@ -145,7 +145,7 @@ def _split_cells(column: pd.Series[Any], source: str) -> list[set[str]]:
             raise refuse_kind(column.name, value, source)
         names = {name.strip() for name in str(value).split(SEPARATOR)}
         if "" in names:
-            problem = f"{show_value(value)} has an empty category, expected texts with {SEPARATOR} between them"
+            problem = f"{show_value(value)} has an empty category, expected categories with {SEPARATOR} between them"
             raise TableError(problem, subject=source, row=row + 1, column=column.name)
         cells.append(names)
     return cells
@@ -157,7 +157,7 @@ def _mark_categories(column: pd.Series[Any], categories: Sequence[Any], source: 
     cells = _split_cells(column, source)
     unknown = np.array([not number_of.keys() >= names for names in cells])
     problem = (
-        f" has a category that no training row has, expected some of {len(categories):,} categories such as "
+        f" has a category that is not in the training rows, expected some of {len(categories):,} categories such as "
         f"{show_value(categories[0])}; leave the row out, or fit again with it"
     )
     refuse_first(unknown, column, source, problem)
@@ -184,7 +184,7 @@ def _read_moments(column: pd.Series[Any], source: str) -> Moments | None:
     if moments.wall.isna().any() and parse_numbers(column).notna().sum() > moments.wall.notna().sum():
         return None
     with naming({"": source}):
-        refuse_mixed_zones(column, moments, "write all of them alike")
+        refuse_mixed_zones(column, moments, "write them all the same way")
     return moments
 
 
@@ -203,11 +203,11 @@ def describe_times(frame: pd.DataFrame, covariates: Mapping[str, Covariate], sou
         if moments is None:
             continue
         if covariate.zone and moments.is_naive().any():
-            yield f"column {name!r:.60}: times without a zone are read as those of {covariate.zone}"
+            yield f"column {name!r:.60}: times without a zone are read in {covariate.zone}"
         if covariate.zone is None and moments.zones:
             yield (
-                f"column {name!r:.60}: times are read in UTC, because the model knows no zone: it is of an older "
-                "version, or was fitted to seconds"
+                f"column {name!r:.60}: times are read in UTC, because the model has no time zone: an older version "
+                "saved it, or it was fitted to seconds"
             )
 
 
@@ -225,7 +225,8 @@ def _read_column(column: pd.Series[Any], kind: Kind, source: str, zone: str | No
     if moments is None:
         seconds = require_numbers(column, source)
         problem = (
-            ", expected seconds since 1970 of a time from 1677 to 2262; divide milliseconds by 1,000, or give dates "
+            ", expected the seconds since 1970, for a time from 1677 to 2262; divide milliseconds by 1,000, or give "
+            "dates "
             "(2020-01-31)"
         )
         refuse_first(np.abs(seconds) > MOST_SECONDS, column, source, problem)
@@ -235,7 +236,7 @@ def _read_column(column: pd.Series[Any], kind: Kind, source: str, zone: str | No
     refuse_first(is_wrong, column, source, problem)
     times = moments.wall
     if moments.zones:
-        problem = " has a zone, but the training column has none; convert it to the times there, and leave out the zone"
+        problem = " has a zone, but the training column has none; convert it to local times without a zone"
         refuse_first(np.full(len(column), zone == ""), column, source, problem)
         times = moments.utc
     elif zone:

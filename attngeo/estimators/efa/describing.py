@@ -84,7 +84,7 @@ def _describe_values(
     """
     values = values[~values.isnan()]
     if not len(values):
-        raise TableError("has no values, expected some in training rows", subject=TRAINING, column=name)
+        raise TableError("has no values in the training rows, expected at least one", subject=TRAINING, column=name)
     scale = _measure_scale(values, name)
     column: dict[str, Any] = {"variance": scale[1] ** 2}
     is_scaled = options.standardize and options.model == "efa"
@@ -105,8 +105,8 @@ def _measure_scale(numbers: Tensor, column: str) -> tuple[float, float]:
     center, deviation = measure_scale(numbers.double().numpy())
     if 0 < deviation < TOO_CLOSE * abs(center):
         raise TableError(
-            f"has a mean of {center:g} and a deviation of {deviation:g}, which single precision cannot tell apart; "
-            "subtract a constant from the column, in all tables",
+            f"has a mean of {center:g} and a deviation of {deviation:g}, so single precision cannot tell its "
+            "values apart; subtract a constant from the column, in all tables",
             subject=TRAINING,
             column=column,
         )

@@ -288,7 +288,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model was loaded, and so has no rows.
         """
         if not hasattr(self, "_tables"):
-            raise UsageError("the model has no training rows; call fit")
+            raise UsageError("a loaded model has no training rows; call fit")
         measured: dict[str, dict[tuple[str, str], Measured]] = {}
         for name, parts in self._tables.items():
             columns: dict[tuple[str, str], Measured] = {}
@@ -345,7 +345,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model is of values, or not fitted.
         """
         if self.part_ == "values":
-            raise UsageError("the model is of values, which have no probability of each item; use predict")
+            raise UsageError("the model predicts values and has no item probabilities; use predict")
         _, chances = next(self._read_rows(data, PartModel.mean, fill=True))
         return pd.DataFrame(chances, index=data.index, columns=self.items_)
 
@@ -381,11 +381,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         fitted = self.options_
         needs_table = part == "values" or bool(fitted.covariates or fitted.coordinates or fitted.lags)
         if data is None and needs_table:
-            raise UsageError("$data is missing, expected a table of sequences whose values are drawn", "data")
+            raise UsageError("$data is missing, expected a table of the sequences to draw values for", "data")
         if data is not None and part == "items" and not needs_table:
-            raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
+            raise UsageError("the model draws items, which needs no table; leave out $data", "data")
         if data is not None and (options.sequences is not None or options.length is not None):
-            raise UsageError("the table has the sequences that are drawn; leave out sequences and length")
+            raise UsageError("the table already states the sequences to draw; leave out sequences and length")
         rows = self._make_rows(options) if data is None else data
         for model in self._parts:
             rows = self._draw(model, rows, options)
@@ -522,11 +522,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             raise UsageError(f"{problem}; or set $by to vectors", "by")
         counts = self.counts_
         if counts is None:
-            note = "the model was saved by an older version, without counts: sequences and lift are empty"
-            report(Progress("note", f"{note}; fit it again to have them"))
+            note = "an older version saved the model, without counts: sequences and lift are empty"
+            report(Progress("note", f"{note}; fit it again to get them"))
         elif counts.least > 1:
-            note = f"of many pairs of items, only those in {counts.least:,} sequences or more are counted"
-            report(Progress("note", f"{note}: sequences and lift are empty for others"))
+            note = f"only pairs of items in {counts.least:,} or more sequences are counted"
+            report(Progress("note", f"{note}: sequences and lift are empty for other pairs"))
         return rank_beside(part, self.items_, item, counts, self.options_, options.top)
 
     def save(self, folder: str | Path) -> None:

@@ -130,7 +130,7 @@ class SpatialFactors(nn.Module):
             n_neighbors = places - 1
         if not 1 <= n_neighbors < places:
             raise UsageError(
-                f"$n_neighbors is {n_neighbors}, expected from 1 to {places - 1}, the other places", "n_neighbors"
+                f"$n_neighbors is {n_neighbors}, expected 1 to {places - 1}, the number of other places", "n_neighbors"
             )
         others = distances.masked_fill(torch.eye(places, dtype=torch.bool), float("inf"))
         nearest = others.argsort(dim=1, stable=True)[:, :n_neighbors]

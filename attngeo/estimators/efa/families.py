@@ -67,7 +67,7 @@ class ExponentialFamily(nn.Module):
 
     def distribution(self, natural: Tensor) -> Distribution:  # noqa: ARG002 - the signature of families
         """Torch's distribution of the values, for their mean and for samples."""
-        raise UsageError(f"the family {self.text} draws no values; define its method distribution")
+        raise UsageError(f"the family {self.text} cannot draw values; define its method distribution")
 
     def sufficient(self, value: Tensor) -> Tensor:
         """t(y); y itself by default."""
@@ -322,7 +322,7 @@ class Gamma(ExponentialFamily):
 class Categorical(ExponentialFamily):
     """One of D categories, numbered from 0; η are D logits, the last dimension of `natural`."""
 
-    values = "numbers of categories from 0"
+    values = "category numbers from 0"
     support = constraints.nonnegative_integer
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:

@@ -91,10 +91,10 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
         model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         model.save(options.save)
-        note = f"{options.save}: saved; attngeo efa predict {options.save} DATA uses it"
+        note = f"{options.save}: saved; to use it: attngeo efa predict {options.save} DATA"
         if options.model == "efa":
             scored = f"{options.save}/values" if model.part_ == "both" else options.save
-            note += f", and attngeo score {scored} scores its attention"
+            note += f"; to score its attention: attngeo score {scored}"
         progress(Progress("note", note))
     epochs = _describe_epochs(model)
     rows = []
@@ -123,16 +123,16 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
 def _describe_baseline(table: str, what: str, measured: Measured) -> str:
     """A note if a baseline without a context predicts the rows of a table better that did not train; "" otherwise."""
     baselines = {
-        "the distribution that does not see the other rows": measured.without_context,
-        "the frequencies of items that the context lacks": measured.without_repeats,
+        "a baseline that ignores the other rows": measured.without_context,
+        "the frequencies of items that are not in the context": measured.without_repeats,
     }
     name = max(baselines, key=lambda baseline: np.nan_to_num(baselines[baseline], nan=-np.inf))
     rounding = LOG_ROUNDING * max(1.0, abs(baselines[name]))
     if table == "train" or not measured.log_prob < baselines[name] - rounding:
         return ""
     return (
-        f"{what}, {table}: the model is worse than {name}: its mean log p of a row is {measured.log_prob:.4g}, that of "
-        f"the baseline {baselines[name]:.4g}; its context does not help yet, so fit it to more rows, or longer"
+        f"{what}, {table}: the model is worse than {name}: mean log p per row {measured.log_prob:.4g}, against "
+        f"{baselines[name]:.4g}; the context does not help yet: fit to more rows, or for longer"
     )
 
 
@@ -295,7 +295,7 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
         raise UsageError("the model has no items; it was fitted to values of places")
     if text not in items:
         advice = advise(text, items, f"expected one of {len(items):,} items")
-        raise UsageError(f"$item is {text!r:.60}, which the model was not fitted to; {advice}", "item")
+        raise UsageError(f"$item is {text!r:.60}, which is not an item of the training data; {advice}", "item")
     return items[text]
 
 
@@ -326,15 +326,17 @@ def read_basket(
         return read_like(model, text, form=form, progress=progress)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
-        problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}"
+        problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model with {lacks}"
         if model.part_ == "both" and not model.options_.covariates:
-            problem += "; for items alone, give the folder items in that of the model"
+            problem += "; to give items alone, name the subfolder items of the model"
         raise UsageError(problem)
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, name.strip()) for name in names]
     options = model.options_
     if len(items) < 2 and not options.may_be_alone:
-        raise UsageError(f"$basket is {text!r:.60}, one item, which no other predicts; expected two or more", "basket")
+        raise UsageError(
+            f"$basket is {text!r:.60}, a single item, which no other item predicts; expected two or more", "basket"
+        )
     position = options.position or POSITION
     return pd.DataFrame({options.sequence: "basket", position: range(len(items)), options.item: items})
 

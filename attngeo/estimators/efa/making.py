@@ -156,12 +156,14 @@ def measure_distances(places: np.ndarray, distance: Distance) -> np.ndarray:
     if distance == "euclidean":
         return np.asarray(distance_matrix(places, places))
     if places.shape[1] != 2:
-        raise UsageError(f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance euclidean")
+        raise UsageError(
+            f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance to euclidean"
+        )
     for (name, most), degrees in zip(MOST_DEGREES.items(), places.T, strict=True):
         if np.abs(degrees).max() > most:
             wrong = degrees[np.abs(degrees).argmax()]
             raise TableError(
-                f"a place has the {name} {wrong:g}, expected degrees from -{most} to {most}; name the columns of "
-                "latitude and longitude in this order, or set distance to euclidean"
+                f"a place has the {name} {wrong:g}, expected -{most} to {most} degrees; name the column of latitude "
+                "first, then longitude, or set distance to euclidean"
             )
     return RADIUS * np.asarray(haversine_distances(np.radians(places)))

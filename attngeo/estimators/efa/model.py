@@ -24,8 +24,8 @@ from attngeo.estimators.efa.networks import (
 )
 from attngeo.estimators.efa.sequences import DataShape, Sequences
 
-NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
-NO_CONTEXTS = "a factor model of values has no vectors of contexts; give models of items, or of model efa"
+NO_ATTENTION = "a factor model has no attention; fit an attention model (attngeo efa fit --model efa)"
+NO_CONTEXTS = "a factor model of values has no context vectors; give models of items, or attention models (--model efa)"
 # Positions of a batch that may be padding.
 PADDED = 2**12
 

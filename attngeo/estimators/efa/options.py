@@ -60,7 +60,7 @@ ALIKE = 0.75
 VALUE = re.compile(r"(.+?|)(?::([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?))?", re.DOTALL)
 # COLUMN or COLUMN:KIND.
 COVARIATE = re.compile(r"(.+?|)(?::([A-Za-z]+))?", re.DOTALL)
-SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
+SHORT = "How to treat a sequence of one row, which no other row predicts: stop with an error, or keep it"
 
 
 def _parse_units(units: Any) -> tuple[int, ...]:
@@ -83,60 +83,64 @@ class Architecture(Options):
     """
 
     longest: int | None = option(
-        None, "Positions of the longest sequence", panel=MODEL, least=1, shown_default="as in the data"
+        None, "Number of positions in the longest sequence", panel=MODEL, least=1, shown_default="as in the data"
     )
     head_size: int | None = option(
         None,
-        "Numbers of a query, key or value of a head",
+        "Size of the queries, keys and values of a head",
         panel=MODEL,
         least=1,
-        shown_default="those of a token / heads, rounded down",
+        shown_default="token size / heads, rounded down",
     )
-    scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
+    scale: Scale = option("width", "Divide products by the width, or by √(head size)", panel=MODEL)
     weights: Weights = option(
         "softmax",
-        "What products of queries and keys become: their softmax; the products themselves (linear attention); or their "
-        "positive part, divided by the number of tokens",
+        "Attention weights, from the products of queries and keys: their softmax; the products themselves (linear "
+        "attention); or their positive part, divided by the number of tokens",
         panel=MODEL,
     )
-    bias: bool = option(True, "Let layers and the network of coordinates add a learned vector", panel=MODEL)
+    bias: bool = option(True, "Add a learned bias in the layers and in the network of coordinates", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
     feed_forward: int = option(
-        0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL, least=0
+        0, "Hidden units of the feed-forward layer after each attention layer; 0 for none", panel=MODEL, least=0
     )
     two_item_vectors: bool = option(
-        True, "Put both the context vector and the center vector of the item into the token of a value", panel=MODEL
+        True, "Include both the context vector and the center vector of the item in the token of a value", panel=MODEL
     )
     value_embedding: ValueEmbedding = option(
         "network",
-        "What makes a vector of a value: a network; lookup, a table with a vector for each whole number from 0, to "
-        "which values are rounded down; or identity, the value itself, and 0 for a masked one",
+        "How a value becomes a vector: by a network; by lookup in a table with one vector per whole number from 0 "
+        "(values are rounded down); or identity, the value itself, with 0 for a masked one",
         panel=MODEL,
     )
     join: int = option(
-        0, "Hidden units of a network between tokens and the first layer; 0 for no network", panel=MODEL, least=0
+        0, "Hidden units of a network between tokens and the first layer; 0 for none", panel=MODEL, least=0
     )
     output_units: Sequence[int] = option(
         (32,), "Hidden units of the output network, layer by layer", panel=MODEL, parse=_parse_units, repeated=True
     )
     readout: Readout = option(
-        "network", "What reads the parameter of the family: the output network, or the last number", panel=MODEL
+        "network",
+        "How to read the family's parameter: through the output network, or as the last number of the token",
+        panel=MODEL,
     )
     pooling: Pooling = option(
         "mean",
-        "What the factor model divides the sum of a context by: the length less 1 (mean), 1 (sum), or the number of "
-        "rows that are seen (seen)",
+        "Divisor of the sum of a context in the factor model: the length minus 1 (mean), 1 (sum), or the number of "
+        "visible rows (seen)",
         panel=MODEL,
     )
     start: bool = option(False, "Add a learned vector to the sums of the factor model of items", panel=MODEL)
-    init: Init = option("torch", "How parameters start: as torch's modules, or as those of Keras", panel=MODEL)
+    init: Init = option("torch", "Initial parameters: those of torch's modules, or those of Keras", panel=MODEL)
 
 
 class EfaOptions(EstimatorOptions):
     """Options of the columns of a table, of the model and of its training. Raises UsageError."""
 
-    sequence: str = option("sequence", "Column of the sequence: a basket, a user, a day", panel=INPUT, metavar="COLUMN")
+    sequence: str = option(
+        "sequence", "Column with the sequence, such as a basket, a user or a day", panel=INPUT, metavar="COLUMN"
+    )
     position: str | None = option(
         None,
         "Column that orders the rows of a sequence",
@@ -144,10 +148,12 @@ class EfaOptions(EstimatorOptions):
         metavar="COLUMN",
         shown_default="position, if the table has it",
     )
-    item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
+    item: str = option(
+        "item", "Column with the item, such as a product, a movie or a city", panel=INPUT, metavar="COLUMN"
+    )
     value: Sequence[str] = option(
         ("value",),
-        "Column of the value, a count or a rating, and its family",
+        "Column with the value, such as a count or a rating, and its family",
         panel=INPUT,
         metavar="COLUMN[:FAMILY]",
         parse=_parse_pairs,
@@ -156,7 +162,7 @@ class EfaOptions(EstimatorOptions):
     )
     covariates: Sequence[str] = option(
         (),
-        "Column of what else is known of a row, and its kind: category, categories (Drama|War), number or time; may be "
+        "Column with another fact about a row, and its kind: category, categories (Drama|War), number or time; may be "
         "repeated",
         panel=INPUT,
         metavar="COLUMN[:KIND]",
@@ -164,11 +170,11 @@ class EfaOptions(EstimatorOptions):
         repeated=True,
     )
     coordinates: Sequence[str] = option(
-        (), "Column of a coordinate", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
+        (), "Column with a coordinate", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
     lags: Sequence[str] = option(
         (),
-        "Column of the value at an earlier time, the latest first; not of another row of the sequence",
+        "Column with the row's own value at an earlier time, the latest first",
         advanced=True,
         panel=INPUT,
         metavar="COLUMN",
@@ -178,39 +184,39 @@ class EfaOptions(EstimatorOptions):
     short: Short = option("error", SHORT, advanced=True, panel=INPUT)
     part: Part = option(
         "auto",
-        "What is modelled: the items of a sequence, the values of its items, or both",
+        "What to model: the items of a sequence, the values of its items, or both",
         panel=MODEL,
         shown_default="values, if the table has them",
     )
     family: str | None = option(
         None,
-        "Family of values that name none: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, "
+        "Family of the value columns that name none: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, "
         "bernoulli, binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (from 0 to LEVELS − 1)",
         panel=MODEL,
         metavar="FAMILY",
-        shown_default="gaussian, for one value",
+        shown_default="gaussian, if there is one value column",
     )
     model: Model = option("efa", "Exponential family attention, or the latent factor model", advanced=True, panel=MODEL)
-    direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
+    direction: Direction = option("bi", "What each position sees: all others, or only those before it", panel=MODEL)
     order: bool | None = option(
         None,
-        "Give each position a vector; without it, and with direction bi, the order of rows has no effect",
+        "Give each position a vector; without it, the order of rows has no effect with direction bi",
         advanced=True,
         panel=MODEL,
         shown_default="if a column orders the rows, or with direction uni",
     )
     repeats: bool | None = option(
         None,
-        "Let an item occur again in a sequence; without it, the items that a row sees have probability 0",
+        "Let an item occur more than once in a sequence; without it, the items that a row sees have probability 0",
         advanced=True,
         panel=MODEL,
-        shown_default="if one does in training rows",
+        shown_default="if one does in the training rows",
     )
-    width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
-    n_layers: int = option(1, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
-    n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
+    width: int = option(32, "Size of an embedding", panel=MODEL, least=1)
+    n_layers: int = option(1, "Number of attention layers", panel=MODEL, flags=("--layers",), least=1, most=1000)
+    n_heads: int = option(2, "Number of attention heads", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
-        True, "Put vectors of the item into the token of a value, if rows have items", advanced=True, panel=MODEL
+        True, "Include vectors of the item in the token of a value, if rows have items", advanced=True, panel=MODEL
     )
     standardize: bool = option(
         True,
@@ -220,7 +226,7 @@ class EfaOptions(EstimatorOptions):
     )
     window: int | None = option(
         None,
-        "Positions on each side that the factor model of items or their values adds up",
+        "Number of positions on each side that the factor model of items or their values sums",
         advanced=True,
         panel=MODEL,
         least=1,
@@ -228,20 +234,23 @@ class EfaOptions(EstimatorOptions):
     )
     n_neighbors: int | None = option(
         None,
-        "Nearest places that the factor model adds up",
+        "Number of nearest places that the factor model sums",
         advanced=True,
         panel=MODEL,
         least=1,
         shown_default="all others",
     )
     distance: Distance = option(
-        "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
+        "haversine",
+        "Distance between places: great-circle (latitude and longitude), or straight-line",
+        advanced=True,
+        panel=MODEL,
     )
     learning_rate: float = option(3e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
     averaging: float = option(
         0.995,
-        "Share of the running average of weights that a step keeps; the model ends with the average. 0 for none",
+        "Decay of the running average of the weights, which the fitted model uses; 0 for no averaging",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
@@ -249,14 +258,14 @@ class EfaOptions(EstimatorOptions):
     )
     context_dropout: float | None = option(
         None,
-        "Fraction of the rows that others do not see while the attention trains, at random",
+        "Fraction of the rows to hide from the others at random while attention trains",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
         most=0.9,
         shown_default="0.3 for items, 0 for values",
     )
-    batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
+    batch_size: int = option(32, "Sequences per batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10,
         "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
@@ -266,7 +275,7 @@ class EfaOptions(EstimatorOptions):
     )
     validation_fraction: float = option(
         0.2,
-        "Fraction of the sequences that are held out, without validation data",
+        "Fraction of the sequences to hold out if there is no validation table",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
@@ -274,7 +283,7 @@ class EfaOptions(EstimatorOptions):
     )
     random_state: int = option(
         0,
-        "Seed of the start, the batches and the held-out sequences",
+        "Seed of the initial weights, the batches and the held-out sequences",
         panel=OPTIMISATION,
         flags=("--seed",),
         least=0,
@@ -298,15 +307,13 @@ class EfaOptions(EstimatorOptions):
             object.__setattr__(self, name, texts)  # a file has a list
             both = predicted & set(columns)
             if name != "value" and both:
-                raise UsageError(f"${name} has {min(both)!r}, the column that is predicted; name another one", name)
+                raise UsageError(f"${name} has {min(both)!r}, the predicted column; name another one", name)
             if len(set(columns)) < len(texts):
                 raise UsageError(f"${name} has a column twice: {', '.join(texts)}; name each once", name)
             others.update(columns)
         for name, column, used in (("sequence", self.sequence, others), ("item", self.item, self.kinds)):
             if column in used:
-                raise UsageError(
-                    f"${name} is {column!r}, which is a column of another option, too; name another one", name
-                )
+                raise UsageError(f"${name} is {column!r}, which another option names, too; name another column", name)
 
     @property
     def families(self) -> dict[str, str]:
@@ -316,7 +323,7 @@ class EfaOptions(EstimatorOptions):
         if without and self.family is None and len(stated) > 1:
             raise UsageError(
                 f"$value has {without[0]!r} without a family, expected COLUMN:FAMILY for each of several values, such "
-                f"as {without[0]}:gaussian; or set $family for those that name none",
+                f"as {without[0]}:gaussian; or set $family for those without one",
                 "value",
                 "family",
             )
@@ -382,9 +389,9 @@ class EfaFitOptions(FormOptions, EfaOptions):
     """Options of fitting a model to a file, and of measuring and keeping it. Raises UsageError."""
 
     validation: str | None = option(
-        None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
+        None, "File with the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
     )
-    test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
+    test: str | None = option(None, "File with rows to measure the fitted model on", panel=INPUT, metavar="FILE")
     missing: Sequence[str] | None = missing_option()
     save: str | None = option(
         None,
@@ -394,7 +401,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
     )
     resume: str | None = option(
         None,
-        "Keep the state of an unfinished training there; the same command resumes it",
+        "Keep the state of an unfinished training in FOLDER; the same command resumes it",
         panel=RESULTS,
         metavar="FOLDER",
     )
@@ -415,11 +422,11 @@ class EfaPredictOptions(FormOptions):
 class EfaSampleOptions(Options):
     """Options of drawing from a fitted model. Raises UsageError."""
 
-    sequences: int | None = option(None, "Sequences of items", panel=COMPUTATION, least=1, shown_default="1")
+    sequences: int | None = option(None, "Number of sequences to draw", panel=COMPUTATION, least=1, shown_default="1")
     length: int | None = option(
-        None, "Items of a sequence", panel=COMPUTATION, least=1, shown_default="as many as in training"
+        None, "Items per sequence", panel=COMPUTATION, least=1, shown_default="as many as in training"
     )
-    sweeps: int = option(20, "Sweeps over all positions, for a model of both directions", panel=COMPUTATION, least=1)
+    sweeps: int = option(20, "Sweeps over all positions, for a model of direction bi", panel=COMPUTATION, least=1)
     seed: int = option(0, "Seed", panel=COMPUTATION, least=0)
 
 
@@ -428,7 +435,7 @@ class EfaDrawOptions(FormOptions, EfaSampleOptions):
 
     data: str | None = option(
         None,
-        "Table of sequences, for a model of values or with covariates; what it predicts is drawn",
+        "Table of sequences, for a model of values or with covariates; the columns that the model predicts are drawn",
         panel=INPUT,
         metavar="DATA",
     )
@@ -439,9 +446,9 @@ class EfaSimilarOptions(Options):
 
     by: SimilarBy | None = option(
         None,
-        "Rank by p(item | ITEM) / p(item) of the model, for items that are together (probability); or by products δ·β, "
-        "for items that are alike to the model and may never be together (vectors)",
+        "Rank by p(item | ITEM) / p(item): items that occur together (probability); or by products δ·β: items that "
+        "are alike to the model, even if they never occur together (vectors)",
         panel=COMPUTATION,
         shown_default="probability, for a model of items without covariates",
     )
-    top: int = option(10, "Number of items", panel=COMPUTATION, metavar="N", least=1)
+    top: int = option(10, "Number of items to list", panel=COMPUTATION, metavar="N", least=1)

@@ -51,7 +51,7 @@ def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[Modell
     if values and not has_items and not options.coordinates:
         raise TableError(
             f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
-            "name the columns by options such as $item",
+            "name the columns with options such as $item",
             "item",
             subject=TRAINING,
         )
@@ -69,7 +69,7 @@ def refuse_architecture(architecture: Architecture, parts: Sequence[ModelledPart
 def _refuse_predicted(name: str, column: str | None, predicted: Sequence[str]) -> None:
     """Raise UsageError if the column of an option is one that is predicted."""
     if column in predicted:
-        raise UsageError(f"${name} is {column!r}, which is the column that is predicted; name another one", name)
+        raise UsageError(f"${name} is {column!r}, the predicted column; name another one", name)
 
 
 def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_items: bool) -> None:
@@ -78,8 +78,8 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         _refuse_given(options, "a model of items", OF_VALUES)
         if options.family is not None:
             raise UsageError(
-                f"$family is {options.family}, which values have, but the model is of items; name the column of values "
-                "by $value",
+                f"$family is {options.family}, but the model is of items, which have no family; name the column of "
+                "values with $value",
                 "family",
                 "value",
             )
@@ -92,7 +92,7 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         elif values:
             _refuse_given(options, "a factor model of places", ("window",), "set n_neighbors")
     if len(values) > 1 and (options.model == "fm" or options.lags):
-        subject = "a factor model has" if options.model == "fm" else "$lags are of"
+        subject = "a factor model takes" if options.model == "fm" else "$lags belong to"
         raise UsageError(
             f"$value names {len(values)} columns, but {subject} one value; name one, or fit a model for each",
             "value",

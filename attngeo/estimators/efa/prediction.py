@@ -144,7 +144,7 @@ def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
     mean = model.change(natural[known], "mean")
     if not mean.isfinite().all() or bool((mean.abs() > LARGEST_DRAWN).any()):
         raise DataError(
-            "the drawn values grow without limit: the model's conditional distributions have no joint one; draw with a "
+            "the drawn values grow without limit: no joint distribution has the model's conditional ones; draw with a "
             "model of direction uni, or of another family"
         )
     drawn = model.change(natural[known], "sample").float()

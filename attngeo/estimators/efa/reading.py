@@ -31,7 +31,7 @@ NEW_PLACES = (
     "; to predict new places from their coordinates, fit without item_vectors (attngeo efa fit --no-item-vectors)"
 )
 REPEATED = (
-    " is in its sequence twice, but the model has items that occur once; leave the row out, or fit with repeats "
+    " occurs twice in its sequence, but the model allows each item once; leave the row out, or fit with repeats "
     "(attngeo efa fit --repeats)"
 )
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
@@ -170,8 +170,8 @@ class TableReader:
         if self.shape.places:  # whose values a factor model adds up
             refused = gaps > 1
             problem = (
-                f"{gaps[refused.argmax()]} missing values, expected at most one: a factor model of places adds up all "
-                "others; leave such sequences out, or fit one with model efa"
+                f"{gaps[refused.argmax()]} missing values, expected at most one: a factor model of places sums all "
+                "others; leave such sequences out, or fit with model efa"
             )
             is_predicted: np.ndarray = missing | (gaps[codes] == 0)
         elif self.options.may_be_alone:
@@ -214,7 +214,7 @@ class TableReader:
         row = positions.argmax()
         longest = self.shape.longest
         if longest and positions[row] >= longest and self.options.gives_vectors(self.position):
-            advice = "; rows that are asked for may share a position" if missing.any() else ""
+            advice = "; rows to predict may share a position" if missing.any() else ""
             raise TableError(
                 f"sequence {show_value(names[codes[row]])} has {positions[row] + 1} positions, expected at most "
                 f"{longest}; shorten it, or fit to longer sequences{advice}",
@@ -259,8 +259,8 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
         if (distances <= tolerance).all():
             return
     raise TableError(
-        f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all rows, "
-        "with a column that orders them",
+        f"a factor model of places requires its {len(places)} places in each sequence, in the same order; give all "
+        "rows, with a column that orders them",
         subject=TABLE,
     )
 

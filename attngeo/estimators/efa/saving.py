@@ -133,7 +133,7 @@ class SavedEfa(SavedModel):
             raise ValueError("items has NaN or an item twice, expected texts or numbers, each once")
         shape = self.shape
         if not self.items and (shape.part == "items" or not shape.coordinates):
-            raise ValueError("neither items nor coordinates, expected one of both")
+            raise ValueError("expected items or coordinates")
         if self.options.repeats not in (None, shape.repeats) and shape.part == "items":
             raise ValueError(f"shape: repeats is {shape.repeats}, expected {self.options.repeats} as the options say")
         for (column, kind), covariate in zip(self.options.kinds.items(), shape.covariates, strict=True):
@@ -175,7 +175,7 @@ def write_efa(
         TableError: JSON has no form for an item.
     """
     if len(parts) > 1 and (folder / CONFIG).exists():
-        raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")
+        raise OutputError(f"{folder} holds a model of one part, which would be read instead; choose another folder")
     for model in parts:
         config = {
             "options": dict(options),
@@ -227,7 +227,7 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
     )
     if not is_same:
         raise CorruptCheckpointError(
-            "items and values are of two models, expected models of items and of values with the same "
+            "items and values are from different models, expected models of items and of values with the same "
             f"options, items and covariates; {ADVICE}",
             subject=folder,
         )
@@ -241,8 +241,8 @@ def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa
     for text in options.families.values():
         if family is None and text.partition(":")[0] not in FAMILIES:
             raise UnsupportedModelError(
-                f"the family {text!r:.60} is not one of attngeo; load the model in Python, with "
-                "that family as its argument family",
+                f"attngeo has no family {text!r:.60}; load the model in Python, and pass its family as the argument "
+                "family",
                 subject=folder / CONFIG,
             )
     tensors = read_tensors(folder)
@@ -275,7 +275,7 @@ def _read_counts(folder: Path, saved: SavedEfa, tensors: dict[str, Tensor]) -> I
     is_count = (counts.items >= 0) & (counts.items <= counts.sequences)
     if not (is_pair.all() and is_count.all() and ((both >= 1) & (both <= counts.sequences)).all()):
         raise CorruptCheckpointError(
-            f"counts of items are not those of {counts.sequences:,} sequences; {ADVICE}", subject=folder / WEIGHTS
+            f"the counts of items do not fit {counts.sequences:,} sequences; {ADVICE}", subject=folder / WEIGHTS
         )
     return counts
 

@@ -22,16 +22,16 @@ def explain_no_probability(model: PartModel) -> str | None:
     """
     if not model.is_of_items:
         return (
-            "the model is of values and gives no probability of an item; fit a model of items (attngeo efa fit --part "
+            "the model predicts values and has no item probabilities; fit a model of items (attngeo efa fit --part "
             "items or both)"
         )
     if model.shape.covariates:
         return (
-            "the model predicts an item from the covariates of the others, which an item alone lacks; give rows with "
+            "the model predicts items from covariates, too, which an item alone lacks; give rows with "
             "an empty item to attngeo efa predict"
         )
     if model.shape.longest < 2:
-        return "the model has sequences of one row; fit to sequences that have two or more"
+        return "the model has sequences of one row; fit to sequences of two or more"
     return None
 
 

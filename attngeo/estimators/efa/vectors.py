@@ -56,7 +56,7 @@ def rank_similar(
     part = model.parts[0]
     if isinstance(part.network, ValueAttention):
         raise UsageError(
-            "the model is of values by attention, which has no products of items; fit a model of items "
+            "an attention model of values has no products of items; fit a model of items "
             "(attngeo efa fit --part items), or a factor model (--model fm)"
         )
     tables = _find_tables(part)
@@ -78,7 +78,9 @@ def rank_similar(
 def find_number(items: Sequence[Any], item: Any) -> int:
     """The number of an item. Raises UsageError if it is unknown."""
     if item not in items:
-        raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")
+        raise UsageError(
+            f"$item is {item!r:.60}, expected one of the {len(items):,} items of the training rows", "item"
+        )
     return list(items).index(item)
 
 

@@ -185,16 +185,16 @@ def refuse_unread(
     present = int(column.notna().sum())
     row = int(is_wrong.argmax())
     shown = show_value(column.iloc[row])
-    expected = (
-        f"no {noun} as in training" if example in (None, "") else f"no {noun} as {show_value(example)} in training"
-    )
+    like = "as in training" if example in (None, "") else f"like {show_value(example)} in training"
     if is_strict or count > MOST_UNREAD_SHARE * present:
-        more = f" (nor are {count - 1:,} further of {present:,} cells)" if count > 1 else ""
+        more = f" (nor are {count - 1:,} more of {present:,} cells)" if count > 1 else ""
         advice = "write the column as in training, or leave the row out"
         if isinstance(column.iloc[row], str):
-            advice += f"; {name_missing([column.iloc[row]])} makes missing cells of such texts"
-        raise TableError(f"{shown} is {expected}{more}; {advice}", row=row + 1, column=column.name)
-    return f"{count:,} of {present:,} cells are {expected}, and are missing, such as {shown} in row {row + 1}"
+            advice += f"; {name_missing([column.iloc[row]])} treats such texts as missing"
+        raise TableError(f"{shown} is not a {noun} {like}{more}; {advice}", row=row + 1, column=column.name)
+    return (
+        f"{count:,} of {present:,} cells are not {noun}s {like} and count as missing, such as {shown} in row {row + 1}"
+    )
 
 
 def _parse(texts: list[str], *, are_codes: bool) -> list[Any]:

@@ -235,18 +235,18 @@ def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Momen
         form = f" {show_value(training.example)}" if training.example else ""
         present = int(moments.wall.notna().sum())
         notes.append(
-            f"{count:,} of {present:,} dates are written otherwise than in training{form}, and are read as dates, too: "
+            f"{count:,} of {present:,} dates are not in the format of training{form}, but are read as dates, too: "
             f"{first} in row {row + 1} as {moments.wall.iloc[row]}"
         )
     if training.zone is None:
         if moments.zones:
-            notes.append("zones are ignored, because the model is of an older version and knows none; fit it again")
+            notes.append("zones are ignored, because an older version saved the model without them; fit it again")
         return moments.wall, notes
-    refuse_mixed_zones(column, moments, "write all of them alike")
+    refuse_mixed_zones(column, moments, "write them all the same way")
     if training.zone and moments.zones:
         return to_zone(moments.utc, training.zone), notes
     if training.zone and moments.wall.notna().any():
-        notes.append(f"times without a zone are read as those of {training.zone}")
+        notes.append(f"times without a zone are read in {training.zone}")
     if not training.zone and moments.zones:
         is_wrong = moments.utc.notna()
         if not training.has_times:
@@ -255,7 +255,7 @@ def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Momen
             row = int(is_wrong.to_numpy().argmax())
             example = f" (such as {show_value(training.example)})" if training.example else ""
             problem = f"{show_value(_show(column.iloc[row]))} has a zone, but the training column{example} has none"
-            advice = "convert it to the times of that column, and leave out the zone"
+            advice = "convert it to local times without a zone, as in that column"
             raise TableError(f"{problem}; {advice}", row=row + 1, column=column.name)
     return moments.wall, notes
 
@@ -267,8 +267,8 @@ def refuse_mixed_zones(column: pd.Series[Any], moments: Moments, advice: str) ->
         return
     first, second = (column.loc[is_kind[is_kind].index[0]] for is_kind in (naive, moments.utc.notna()))
     raise TableError(
-        f"has a time without a zone, {show_value(_show(first))}, beside one with a zone, {show_value(_show(second))}; "
-        f"{advice}",
+        f"has both a time without a zone, {show_value(_show(first))}, and one with a zone, "
+        f"{show_value(_show(second))}; {advice}",
         column=column.name,
     )
 
@@ -329,7 +329,9 @@ def find_zone(name: str) -> dt.tzinfo:
             return dt.timezone(_read_offset(name))
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        raise ValueError(f"zone {name!r:.60} is unknown, expected one such as Europe/Berlin or +02:00") from None
+        raise ValueError(
+            f"zone {name!r:.60} is unknown, expected a time zone such as Europe/Berlin or +02:00"
+        ) from None
 
 
 def _name_offset(offset: Any) -> str:

@@ -124,7 +124,7 @@ def read_own_table(
         else:
             frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress, missing_in)
     if not len(frame) or not frame.shape[1]:
-        raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
+        raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected at least one of each")
     frame.columns = frame.columns.map(str)
     seconds = time.monotonic() - start
     log.info("%s: %s rows of %s columns, read in %.1f s", path, f"{len(frame):,}", frame.shape[1], seconds)
@@ -180,8 +180,8 @@ def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: Prog
         to_csv(rows).encode(encoding)
     except UnicodeEncodeError as error:
         form["encoding"] = "utf-8"
-        what = f"{encoding} lacks {error.object[error.start]!r}, which a text of the model has"
-        progress(Progress("note", f"{path}: {what}; a .csv file is written as UTF-8"))
+        what = f"{encoding} has no {error.object[error.start]!r}, which occurs in a text of the model"
+        progress(Progress("note", f"{path}: {what}; a .csv file is therefore written as UTF-8"))
     rows.attrs[FORM] = form
     return rows
 
@@ -403,7 +403,7 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
     if is_beyond.any():
         row = int(is_beyond.to_numpy().argmax())
         raise TableError(
-            f"is of the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; its unit may be wrong",
+            f"has the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; its unit may be wrong",
             subject=path,
             row=row + 1,
             column=dates.name,
@@ -459,7 +459,7 @@ def _read_numerals(
             notes.append(f"{shown} may be {' or '.join(numbers)}, and is read as {now}; --decimal sets it")
         elif form.decimal not in (None, *column.forms):
             frame = frame.assign(**{column.name: column.texts})
-            notes.append(f"{shown} is no number with decimal mark {mark}, so that all cells are categories")
+            notes.append(f"{shown} is not a number with decimal mark {mark}, so all cells are categories")
         elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
             advice = "; --decimal sets it" if column.is_unclear and form.decimal is None else ""
@@ -477,7 +477,10 @@ def _describe_marks(columns: Iterable[pd.Series[Any]]) -> Iterator[str]:
                 row = int(cells.argmax())
                 example = f"{column.iloc[row]!r:.40} in row {row + 1}"
                 words.append(f"{cells.sum():,} with a decimal {mark}, such as {example}")
-            yield f"column {column.name!r:.60} has numbers of two forms: {words[0]}; {words[1]}; write all alike"
+            yield (
+                f"column {column.name!r:.60} has numbers in two formats: {words[0]}; {words[1]}; write them all the "
+                "same way"
+            )
 
 
 def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
@@ -492,7 +495,10 @@ def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator
     if short:
         line, cells = short[0]
         first = f"line {line} has {cells} of {frame.shape[1]}"
-        yield f"{len(short):,} rows have fewer cells than columns, and their last cells are missing: {first}"
+        yield (
+            f"{len(short):,} rows have fewer cells than there are columns, so their last cells count as missing: "
+            f"{first}"
+        )
 
 
 def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
@@ -509,9 +515,9 @@ def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
                 rows.append(int(row))
         if rows:
             lines = str(cells.iloc[rows[0]]).count("\n") + 1
-            more = f" (and {len(rows) - 1:,} further cells have several)" if len(rows) > 1 else ""
+            more = f" (and {len(rows) - 1:,} more such cells)" if len(rows) > 1 else ""
             parts = name_separator(form.separator)
-            what = f"one cell has {lines} lines with {parts} in them{more}, as between two lone quotation marks"
+            what = f"a cell holds {lines} lines with {parts}{more}, as between two stray quotation marks"
             yield f"column {name!r:.60}, row {rows[0] + 1}: {what}; --no-quotes reads each line as a row"
 
 
@@ -529,10 +535,10 @@ def _explain(path: Path) -> Iterator[None]:
     except TableError:
         raise
     except pd.errors.EmptyDataError:
-        raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows") from None
+        raise TableError(f"{path} is empty, expected column names in the first line, and rows") from None
     except pd.errors.ParserWarning:
         raise TableError(
-            "more cells than columns; put texts with commas in quotation marks", subject=path, row=1
+            "more cells than columns; put texts that contain commas in quotation marks", subject=path, row=1
         ) from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -549,13 +555,13 @@ def _explain(path: Path) -> Iterator[None]:
         surplus = SURPLUS.search(reason)
         if surplus:
             expected, line, count = surplus.groups()
-            problem = f"line {line} has {count} cells, expected {expected}, as the lines before have"
-            advice = "put a text with separators in quotation marks, or correct the line"
+            problem = f"line {line} has {count} cells, expected {expected} as in the lines before"
+            advice = "put texts that contain separators in quotation marks, or correct the line"
             raise TableError(f"{problem}; {advice}", subject=path) from None
         unclosed = UNCLOSED.search(reason)
         if unclosed:
-            problem = "a quotation mark opens a cell, and none closes it before the end of the file"
-            advice = "close it, or read quotation marks as they are with --no-quotes"
+            problem = "a quotation mark opens a cell and is never closed"
+            advice = "close it, or read quotation marks as text with --no-quotes"
             raise TableError(f"{problem}; {advice}", subject=path, row=int(unclosed[1])) from None
         raise TableError(f"{path} cannot be read as a table ({reason})") from None
     except (OSError, ValueError, csv.Error) as error:
@@ -611,7 +617,7 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     if Path(path).suffix.lower() == ".parquet":
         return
     for name, texts in find_few_texts(frame):
-        advice = "--missing makes missing cells of such texts"
+        advice = "--missing treats such texts as missing"
         yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
 
 
@@ -645,7 +651,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
             row = int(is_text.argmax())
             yield (
                 name,
-                f"{is_text.sum():,} are no numbers, such as {show_value(frame[name].iloc[row])} in row {row + 1}",
+                f"{is_text.sum():,} are not numbers, such as {show_value(frame[name].iloc[row])} in row {row + 1}",
             )
 
 
@@ -674,9 +680,7 @@ def _check_header(path: Path, form: FileForm) -> None:
     with path.open("rb") as file:
         head, found, _ = file.read(HEAD_BYTES).partition(b"\0")
         if form.encoding == UTF8 and found:
-            problem = (
-                f"line {len((head + found).splitlines())} has a NUL byte, so that the file is no text, or of another "
-            )
+            problem = f"line {len((head + found).splitlines())} has a NUL byte: the file is not text, or has another "
             advice = "encoding; remove the byte, or name the encoding with --encoding"
             raise TableError(problem + advice, subject=path)
     header = read_header(path, form)

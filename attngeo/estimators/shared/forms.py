@@ -36,7 +36,7 @@ class FormOptions(Options):
 
     separator: str | None = option(
         None,
-        "Character that parts the columns of .csv and .tsv files",
+        "Character that separates the columns of .csv and .tsv files",
         panel=INPUT,
         metavar="CHARACTER",
         parse=parse_separator,
@@ -54,7 +54,7 @@ class FormOptions(Options):
     )
     encoding: str | None = encoding_option()
     quotes: bool = option(
-        True, "Let cells in quotation marks have separators and line ends", panel=INPUT, advanced=True
+        True, "Allow separators and line ends in cells in quotation marks", panel=INPUT, advanced=True
     )
 
 
@@ -114,9 +114,9 @@ def find_form(path: Path, options: FormOptions = AS_FOUND) -> FileForm:
     separator = options.separator or found or default
     notes = []
     if options.separator is None and separator != default:
-        notes.append(f"columns are parted by {name_separator(separator)}; --separator sets it")
+        notes.append(f"columns are separated by {name_separator(separator)}; --separator sets it")
     if options.encoding is None and encoding != UTF8:
-        notes.append(f"text is {encoding}; --encoding sets it")
+        notes.append(f"the encoding is {encoding}; --encoding sets it")
     return FileForm(separator, encoding, options.quotes, skipped, options.decimal, tuple(notes))
 
 

@@ -159,10 +159,10 @@ def describe_unit(column: pd.Series[Any]) -> str:
     if not units or len(units) > (1 if plain else MOST_UNITS) or 2 * numbers <= len(cells) or not find_numerals(bare):
         return ""
     unit, example = next(iter(units.items()))
-    advice = "remove units from the cells to make numbers of them"
+    advice = "remove the units to have the cells read as numbers"
     if others:
-        advice += f", and make missing cells of the other texts with {name_missing(others)}"
-    return f"{example!r:.40} is a number with the unit {unit!r}, and so a text; {advice}"
+        advice += f", and treat the other texts as missing with {name_missing(others)}"
+    return f"{example!r:.40} is read as text, because of its unit {unit!r}; {advice}"
 
 
 @dataclass(frozen=True)

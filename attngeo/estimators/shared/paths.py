@@ -53,9 +53,9 @@ def _require_rows(path: Path) -> None:
     except OSError:
         return  # whoever reads the table says why it cannot be read
     if not head.strip():
-        raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows")
+        raise TableError(f"{path} is empty, expected column names in the first line, and rows")
     if len(head) < HEAD_BYTES and len(head.strip().splitlines()) == 1:
-        raise TableError(f"{path} has 0 rows, expected some below the names of its columns")
+        raise TableError(f"{path} has 0 rows, expected at least one below the column names")
 
 
 def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)) -> None:

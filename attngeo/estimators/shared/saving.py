@@ -80,7 +80,7 @@ def list_plain(values: Iterable[Any], where: str) -> list[Any]:
     plain = [as_python(value) for value in values]
     for value in plain:
         if not isinstance(value, PLAIN):
-            raise TableError(f"{where} {type(value).__name__}, which a saved model cannot keep; use texts or numbers")
+            raise TableError(f"{where} {type(value).__name__}, which a saved model cannot store; use texts or numbers")
     return plain
 
 
@@ -96,8 +96,8 @@ def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any],
         text = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError as error:
         raise TableError(
-            f"a text has {error.object[error.start : error.end]!r}, which is no character and a saved model cannot "
-            "keep; replace it"
+            f"a text has {error.object[error.start : error.end]!r}, which is not a valid character, so it cannot be "
+            "saved; replace it"
         ) from None
     with atomic_write(folder / WEIGHTS) as path:
         path.write_bytes(save(stored, metadata={"format": "pt"}))  # save_file makes a file that others cannot read

@@ -145,7 +145,7 @@ def fit_baseline(
     if len(rows) < 2 or (baseline.grid and rows.max() < FOLDS):
         raise DataError(
             f"the response has {len(rows)} classes of at most {rows.max(initial=0)} rows, expected at least 2 classes, "
-            f"and {FOLDS} rows of one of them for cross-validation; give a larger table"
+            f"and {FOLDS} rows in one of them for cross-validation; give a larger table"
         )
     encoder = OneHotEncoder(drop="first", handle_unknown="ignore", sparse_output=baseline.sparse).fit(x)
     with _fitting():

@@ -389,8 +389,8 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         if not issubclass(kind, cls):
             fitted, command = ("with", "predict") if saved.target else ("without", "impute")
             raise UnsupportedModelError(
-                f"{folder} was fitted {fitted} a target, expected a model of the other kind; use {kind.__name__}.load, "
-                f"or attngeo tabular {command}"
+                f"{folder} was fitted {fitted} a target, expected a model of the other kind; load it with "
+                f"{kind.__name__}.load, or use attngeo tabular {command}"
             )
         model: Self = kind(**dict(saved.parameters))
         model.set_params(device=usable_device(model.device))

@@ -35,7 +35,7 @@ from attngeo.estimators.tabular.options import Unseen
 RESPONSE = "response"
 # The advice of errors about values that no training row has.
 UNSEEN_CELL = 'leave the row out, or treat such values as missing with unseen="mask" (--unseen mask)'
-UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
+UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows with these labels"
 
 
 class TrainingRows(NamedTuple):
@@ -96,7 +96,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     if known.empty and unlabelled:
         return series
     if known.empty:
-        raise TableError("y has no label, expected some rows with one")
+        raise TableError("y has no label, expected at least one")
     if not isinstance(series.dtype, pd.CategoricalDtype):
         try:
             with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
                 row = int(known.index[is_fraction.argmax()]) + 1
                 example = f"{show_value(known[is_fraction].iloc[0])} in row {row}"
                 # It begins as scikit-learn requires of every classifier.
-                problem = f"Unknown label type: fractions, such as {example}, expected names or numbers of classes"
+                problem = f"Unknown label type: fractions, such as {example}, expected class names or class numbers"
             raise TableError(
                 f"{problem}; use texts or whole numbers, or cut numbers into classes, for "
                 "example with pandas.qcut(y, 4, labels=False)",
@@ -141,7 +141,7 @@ def hold_out(
     """
     if len(rows) - math.ceil(fraction * len(rows)) < 1:
         raise TableError(
-            f"{len(rows)} usable rows, of which a fraction of {fraction:g} cannot be held out; give more, or a smaller "
+            f"{len(rows)} usable rows, too few to hold out a fraction of {fraction:g}; give more, or a smaller "
             f"${option}",
             option,
             subject=table,
@@ -158,7 +158,9 @@ def read_weights(weights: Any, rows: int) -> np.ndarray:
     if np.shape(weights) != (rows,):
         raise TableError(f"sample_weight has shape {np.shape(weights)}, expected ({rows},): one for each row")
     if (weights < 0).any() or not weights.any():
-        raise TableError("sample_weight has negative values or only zeros, expected some positive ones")
+        raise TableError(
+            "sample_weight has negative values or only zeros, expected none negative and at least one positive"
+        )
     return np.asarray(weights)
 
 
@@ -215,8 +217,8 @@ class ColumnCoding:
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
         if unseen == "error" and len(unseen_rows):
             row = int(unseen_rows[0])
-            more = f" (nor are {len(unseen_rows) - 1:,} further cells)" if len(unseen_rows) > 1 else ""
-            problem = f"{show_value(column.iloc[row])} is in no training row{more}; expected {expected}; {advice}"
+            more = f" (nor are {len(unseen_rows) - 1:,} more cells)" if len(unseen_rows) > 1 else ""
+            problem = f"{show_value(column.iloc[row])} is not in the training rows{more}; expected {expected}; {advice}"
             raise TableError(problem, row=row + 1, column=self.name)
         has_category = unseen == "category" and self.edges is None
         codes = np.where(codes == UNKNOWN, UNSEEN if has_category else MISSING, codes)
@@ -371,17 +373,17 @@ class TableCoding:
             unseen_rows = coding.find_unseen(column)
             if unseen != "error" and len(unseen_rows):
                 row = int(unseen_rows[0])
-                outcome = "are a category of their own" if unseen == "category" else "count as missing"
+                outcome = "form a category of their own" if unseen == "category" else "count as missing"
                 yield (
-                    f"column {coding.name!r:.60}: {len(unseen_rows):,} of {column.count():,} cells are no category of "
-                    f"the training rows, such as {show_value(column.iloc[row])} in row {row + 1}, and {outcome}"
+                    f"column {coding.name!r:.60}: {len(unseen_rows):,} of {column.count():,} cells are not in the "
+                    f"training rows and {outcome}, such as {show_value(column.iloc[row])} in row {row + 1}"
                 )
             uncertain = coding.count_uncertain(column)
             if uncertain:
                 yield (
-                    f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision and "
-                    "too near to the edge of a bin to be told from its other side; they are used as they are; write "
-                    "the column in double precision"
+                    f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision, and "
+                    "too close to the edge of a bin to know their side; they are used as they are; write the column "
+                    "in double precision"
                 )
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
@@ -424,12 +426,12 @@ def learn_table(
         return TableCoding((*features, response))
     if len(features) < 2:
         raise TableError(
-            f"the table has {len(features)} feature(s) without a response, expected two or more, which predict each "
-            "other"
+            f"the table has {len(features)} feature(s) without a response, expected two or more, to predict each other"
         )
     if all(column.size < 2 for column in features):
         raise TableError(
-            f"{len(frame)} sample(s) without a response, expected two values in a column or more; give rows that differ"
+            f"{len(frame)} sample(s) without a response, expected a column with two or more values; give rows that "
+            "differ"
         )
     return TableCoding(tuple(features), has_response=False)
 
@@ -443,10 +445,10 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
     try:
         values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
     except TypeError:
-        problem = f"{subject}has labels that cannot be sorted; make all of them texts, or all numbers"
+        problem = f"{subject}has labels that cannot be sorted; make them all texts, or all numbers"
         raise TableError(problem, column=labels.name) from None
     if not set(labels) <= set(values):
-        problem = f"{subject}has labels that classes lacks; expected some of: {list_names(values)}"
+        problem = f"{subject}has labels that are not in classes; expected some of: {list_names(values)}"
         raise TableError(problem, column=labels.name)
     if len(values) < 2:
         problem = f"{subject}has one class ({values[0]!r}), expected at least 2; choose a response that varies"
@@ -454,7 +456,7 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
     if len(values) == len(labels) > 2:
         raise TableError(
             f"{subject}has {len(values)} classes in {len(labels)} labelled rows, one row for each; choose a response "
-            "whose labels occur several times, or cut it into classes",
+            "whose labels repeat, or cut it into classes",
             column=labels.name,
         )
     return tuple(values)

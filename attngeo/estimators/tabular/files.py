@@ -61,7 +61,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN, FORM, write_table
 
 # What becomes of dates, for a note.
-PARTS_NOTE = "its days, months, weekdays and hours are columns"
+PARTS_NOTE = "its days, months, weekdays and hours become columns"
 # Whole numbers of so many values are categories rather than quantities, for a note.
 FEW_VALUES = 20
 # The column of the probabilities of a filled column, as `impute_rows` names it.
@@ -88,7 +88,9 @@ def fit_own_table(
             return
         model.save(options.save)
         command = "impute" if tables.train_y is None else "predict"
-        progress(Progress("note", f"{options.save}: saved; attngeo tabular {command} {options.save} ROWS.csv uses it"))
+        progress(
+            Progress("note", f"{options.save}: saved; to use it: attngeo tabular {command} {options.save} ROWS.csv")
+        )
 
     if tables.train_y is not None:
         rows, _ = fit_table(tables, options, progress, keep)
@@ -154,7 +156,7 @@ def impute_own_table(
         filled = keep_form(filled, frame, path, progress)
     left = [f"{name} {count:,}" for name, count in frame.isna().sum().items() if count and name not in names]
     if left:
-        note = f"cells that stay empty, of dates and of columns that fit did not have: {list_names(left)}"
+        note = f"cells left empty, in columns of dates and in columns that fit did not have: {list_names(left)}"
         _report(path, progress, note)
     return filled
 
@@ -215,18 +217,18 @@ def _arrange(
     for name, texts in find_few_texts(frame):
         if name not in options.column_types:
             numbers = as_numbers(frame[name], find_decimal(frame))
-            what = f"cells of column {name!r:.60} that are no numbers are missing: {texts}"
+            what = f"cells of column {name!r:.60} that are not numbers count as missing: {texts}"
             is_other = (numbers != read_numbers(frame[name])) & numbers.notna()
             if is_other.any():
                 row = is_other.to_numpy(bool).argmax()
                 what += f"; {show_value(frame[name].iloc[row])} is {numbers.iloc[row]:.15g}"
             frame = frame.assign(**{name: numbers})
-            progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes categories of all"))
+            progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes all of them categories"))
     frame, dates = set_kinds(frame, options.column_types, path, partial(_report, path, progress))
     for name, found in dates.items():
         how = f", written as {found.written}" if found.written else ""
         if found.zone:
-            how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
+            how += f", as times in {found.zone}{', because it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
         frame = _leave_out(frame, {*options.column_types, *dates}, options.min_frequency, path, progress)
@@ -248,7 +250,7 @@ def _leave_out(
         if len(left_out) == frame.shape[1]:
             cell = show_value(frame[name].iloc[0])
             problem = f"{reason}, such as {cell}, and no other column remains"
-            advice = f"--column-type {name}:category keeps it; --decimal tells how numbers are written"
+            advice = f"--column-type {name}:category keeps it; --decimal sets the decimal mark"
             raise TableError(f"{problem}; {advice}", subject=path, column=name)
         progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
     frame = select_columns(frame, None, left_out, path)
@@ -266,23 +268,23 @@ def _describe_texts(frame: pd.DataFrame, least: int) -> Iterator[str]:
         if is_other.any():
             row = int(is_other.argmax())
             cell = frame[name].iloc[row]
-            what += f": all cells are categories, because {is_other.sum():,} of {frame[name].count():,} are no {kind}s"
+            what += f": all cells are categories, because {is_other.sum():,} of {frame[name].count():,} are not {kind}s"
             what += f", such as {show_value(cell)} in row {row + 1}"
-            advice = f"{name_missing([str(cell)])} makes missing cells of such texts"
+            advice = f"{name_missing([str(cell)])} treats such texts as missing"
             if kind == "number":
-                advice = f"--column-type {name}:number makes numbers of the others, and missing cells of these"
+                advice = f"--column-type {name}:number reads the others as numbers, and these as missing"
         elif name in free:
             what += f" has {free[name]:,} different texts in {len(frame):,} rows"
             advice = "--drop leaves it out"
             if kind == "number":
-                advice = f"--column-type {name}:number makes numbers of them"
+                advice = f"--column-type {name}:number reads them as numbers"
         else:
             counts = frame[name].value_counts()
             rare = int(counts[counts < least].sum())
             if 2 * rare <= frame[name].count():
                 continue
-            what += f": {rare:,} of {frame[name].count():,} cells have texts of fewer than {least} rows"
-            advice = "they are one category; --min-frequency sets the number of rows"
+            what += f": {rare:,} of {frame[name].count():,} cells have texts that occur in fewer than {least} rows"
+            advice = "they share one category; --min-frequency sets this number"
         yield f"{what}; {advice}"
 
 
@@ -314,7 +316,7 @@ def read_files(
     """
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
-        raise UsageError(f"{twice[0]} is given twice, expected each once")
+        raise UsageError(f"{twice[0]} is given twice, expected each file once")
     target = options.target
     labels = [] if target is None else [target]
     frames = []
@@ -354,7 +356,7 @@ def _settle_target(
         settled = settle_labels(joined)
         equal = find_equal_texts(joined, settled)
         if equal:
-            what = f"the labels {list_names(equal)} of column {target!r:.60} are one number, and one class"
+            what = f"the labels {list_names(equal)} of column {target!r:.60} are the same number, so they are one class"
             progress(Progress("note", f"{paths[0]}: {what}"))
     complete = []
     start = 0
@@ -377,7 +379,7 @@ def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[
         near = next((number for number in remaining if {*columns} & {*frames[number].columns}), None)
         if near is None:
             raise TableError(
-                f"no column in common with {paths[0]}, expected one of: {list_names(columns)}; rename one",
+                f"no column in common with {paths[0]}, expected one of: {list_names(columns)}; rename a column",
                 subject=paths[remaining[0]],
             )
         columns += [name for name in frames[near].columns if name not in columns]
@@ -403,11 +405,11 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
         asked = ["", *(options.missing or ())]
         for name in names:
             # In a column of numbers, such a text could be nothing else.
-            advice = "; --missing '' makes categories of such texts" if name in texts else ""
+            advice = "; --missing '' keeps such texts as categories" if name in texts else ""
             counts = written[name][frame[name].isna() & ~written[name].isin(asked)].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
-                yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
+                yield f"column {name!r:.60}: {listed} counts as missing{advice}"
 
 
 def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:
@@ -420,7 +422,7 @@ def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Ite
         return
     for text in texts:
         if written is None or not (written == text).any(axis=None):
-            yield f"no cell is {text!r:.40}, which --missing names; --missing is given once for each text"
+            yield f"no cell is {text!r:.40}, which --missing names; give --missing once for each text"
 
 
 def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str]:
@@ -430,8 +432,8 @@ def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str
         code = "" if name in named else find_code(cells)
         if code and not np.isnan(read_numbers(cells)).any():
             yield (
-                f"column {name!r:.60} has codes such as {code!r:.40}, and so categories; --column-type {name}:number "
-                "makes numbers of them"
+                f"column {name!r:.60} has codes such as {code!r:.40}, so its cells are categories; --column-type "
+                f"{name}:number reads them as numbers"
             )
 
 
@@ -447,7 +449,7 @@ def _describe_equal(path: str, frame: pd.DataFrame, options: FitOptions) -> Iter
         for name in names:
             equal = find_equal_texts(written[name].where(frame[name].notna()), frame[name])
             if equal:
-                yield f"column {name!r:.60}: {list_names(equal)} are one number, and one category"
+                yield f"column {name!r:.60}: {list_names(equal)} are the same number, so they are one category"
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
@@ -455,7 +457,7 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     if target not in frame.columns:
         raise refuse_column(target, frame.columns, path)
     if frame.shape[1] < 2:
-        raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
+        raise TableError(f"{path} has only the column {target!r}, expected at least one feature, too")
     return frame.drop(columns=target), frame[target]
 
 

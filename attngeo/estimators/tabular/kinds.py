@@ -141,7 +141,7 @@ def set_kinds(
                 raise TableError(f"expected numbers, but {unit}", subject=path, column=name)
             if not numbers.notna().any():
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
-                problem = f"has no numbers, such as {shown} in its first row, expected some; choose another kind"
+                problem = f"has no numbers, but {shown} in its first row; choose another kind"
                 raise TableError(problem, subject=path, column=name)
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
@@ -164,10 +164,10 @@ def _read_kind(
     found = find_dates(column, days, is_date=kind is not None)
     short = find_short_year(column) if found is None else ""
     if short:
-        problem = f"{short!r:.40} looks like a date whose year has two digits, expected four, such as 31.12.2023"
+        problem = f"{short!r:.40} looks like a date with a two-digit year, expected four digits, such as 31.12.2023"
         if kind is not None:
             raise TableError(problem, column=column.name)
-        report(f"column {column.name!r:.60}: {problem}; it stays a text")
+        report(f"column {column.name!r:.60}: {problem}; it stays text")
     if found is None:
         cells = find_readable(column, days, is_date=kind is not None)
         is_wrong = column.notna().to_numpy() & ~np.any([*cells.values()], axis=0)
@@ -179,9 +179,9 @@ def _read_kind(
         if found is not None:
             row = int(is_wrong.argmax())
             report(
-                f"cells of column {column.name!r:.60} that are no dates are missing: {is_wrong.sum():,}, such as "
-                f"{show_value(column.iloc[row])} in row {row + 1}; --column-type {column.name}:category makes "
-                "categories of all"
+                f"cells of column {column.name!r:.60} that are not dates count as missing: {is_wrong.sum():,}, such as "
+                f"{show_value(column.iloc[row])} in row {row + 1}; --column-type {column.name}:category makes all of "
+                "them categories"
             )
         column = rest
     uncertain = "" if kind in ORDERS else _describe_order(column, found)
@@ -195,20 +195,20 @@ def _refuse_dates(column: pd.Series[Any], is_wrong: np.ndarray, cells: Mapping[s
 
     is_wrong: the cells that are no dates, [rows]. cells: those that each format reads, [rows].
     """
-    expected = "expected such as 2023-12-31 or 31.12.2023 23:59:59"
+    expected = "expected a date such as 2023-12-31 or 31.12.2023 23:59:59"
     most = max(cells.values(), key=np.sum)
     if not most.any():
         return TableError(f"has no dates of one format, {expected}; choose another kind", column=column.name)
     if not is_wrong.any():
         row = int((column.notna().to_numpy() & ~most).argmax())
         other = int(most.argmax())
-        problem = f"is written otherwise than {show_value(column.iloc[other])} in row {other + 1}"
-        advice = "write all dates alike"
+        problem = f"does not have the format of {show_value(column.iloc[other])} in row {other + 1}"
+        advice = "write all dates the same way"
     else:
         row = int(is_wrong.argmax())
-        more = f" (nor are {is_wrong.sum() - 1:,} further of {column.count():,} cells)" if is_wrong.sum() > 1 else ""
-        problem = f"is no date{more}"
-        advice = f"{name_missing([str(column.iloc[row])])} makes missing cells of such texts"
+        more = f" (nor are {is_wrong.sum() - 1:,} more of {column.count():,} cells)" if is_wrong.sum() > 1 else ""
+        problem = f"is not a date{more}"
+        advice = f"{name_missing([str(column.iloc[row])])} treats such texts as missing"
     shown = show_value(column.iloc[row])
     return TableError(f"{shown} {problem}, {expected}; {advice}", row=row + 1, column=column.name)
 
@@ -219,7 +219,7 @@ def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
     if len(formats) < 2:
         return ""
     example = show_value(str(column.dropna().iloc[0]))
-    problem = f"no cell tells the day from the month, such as {example}"
+    problem = f"day and month cannot be told apart, as in {example}"
     outcome = f"they are read as {found.written}" if found is not None else "they stay categories"
     return f"{problem}; {outcome}; --column-type {column.name!s:.60}:day-month or :month-day says which is first"
 
@@ -283,6 +283,6 @@ def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
         if column.isna().any() or not column.is_unique:
             continue
         if name in texts:
-            yield str(name), "has another text in every row"
+            yield str(name), "has a different text in every row"
         elif column.dtype.kind in "iu" and int(column.max()) - int(column.min()) + 1 == len(column):
             yield str(name), "numbers the rows"

@@ -106,7 +106,7 @@ def fit_table(
     test_x = tables.test_x[has_label]
     test_y = tables.test_y[has_label]
     if not len(test_y):
-        raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
+        raise TableError("no test row has a label that occurs in the training rows; give labelled test rows")
     known = "mask" if options.unseen == "error" else options.unseen  # too rare values of training rows are no error
     train_codes = model.coding_.encode(tables.train_x, tables.train_y, known)
     with naming({"": options.test or "the test rows"}, test_x.index):
@@ -172,8 +172,8 @@ def _forecast(baselines: list[str], train: np.ndarray, seed: int) -> list[str]:
     if sum(seconds.values()) < LONG:
         return []
     listed = ", ".join(f"{METHOD_LABELS[name]} {_show_time(time)}" for name, time in seconds.items() if time)
-    advice = "Ctrl-C ends it and reports what is measured; --methods names fewer"
-    return [f"the rest takes about {_show_time(sum(seconds.values()))} ({listed}); {advice}"]
+    advice = "Ctrl-C stops here and reports the methods measured so far; --methods selects fewer"
+    return [f"the other methods take about {_show_time(sum(seconds.values()))} ({listed}); {advice}"]
 
 
 def _show_time(seconds: float) -> str:
@@ -226,7 +226,7 @@ def fit_columns(
             scores = measure_chances(numbers, truth, method_chances)
             rows.append({"column": coding.name, "method": method, **sizes, **scores})
     if not rows:
-        raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
+        raise TableError("no test row has a value in a column that varies; give other test rows")
     return pd.DataFrame(rows), model
 
 
@@ -264,8 +264,8 @@ def describe_better(losses: Mapping[str, np.ndarray]) -> list[str]:
     verdict = "better" if more.mean() > CLEAR_ERRORS * error else "as good"
     label = METHOD_LABELS.get(best, f"the {best} of the classes")
     return [
-        f"a plain model is {verdict}: log loss {losses[best].mean():.3f} of {label} on the test rows, "
-        f"{losses[OURS].mean():.3f} of {METHOD_LABELS[OURS]} ({more.mean():.3f} ± {error:.3f} more)"
+        f"a plain model is {verdict}: log loss on the test rows {losses[best].mean():.3f} for {label}, "
+        f"{losses[OURS].mean():.3f} for {METHOD_LABELS[OURS]} ({more.mean():.3f} ± {error:.3f} more)"
     ]
 
 
@@ -281,7 +281,7 @@ def _describe_epoch(model: TableModel) -> list[str]:
     if not len(losses):
         return []
     best = int(np.nanargmin(losses))
-    return [f"epoch {best + 1} of {len(losses)} is kept: the lowest loss on held-out training rows, {losses[best]:.4f}"]
+    return [f"epoch {best + 1} of {len(losses)} is kept: it has the lowest loss on held-out rows, {losses[best]:.4f}"]
 
 
 def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Model:
@@ -316,7 +316,7 @@ def _describe_bins(model: TableModel, train: pd.DataFrame) -> list[str]:
     if not counts:
         return []
     listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
-    advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, which codes need"
+    advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, as codes need"
     return [f"whole numbers are cut into bins: {listed}; {advice}"]
 
 

@@ -28,14 +28,16 @@ MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
 Kind = Literal["number", "category", "date", "day-month", "month-day"]
 Unseen = Literal["category", "error", "mask"]
-UNSEEN = "A text that no training row has: a category of its own, an error, or masked as a missing one"
+UNSEEN = (
+    "How to treat a text that is not in the training rows: as a category of its own, as an error, or as missing (mask)"
+)
 
 
 def least_rows_option(default: int) -> Any:
     """The option `min_frequency`."""
     return option(
         default,
-        "Training rows that have a category, at least; a text in fewer rows counts as one that none has",
+        "Minimum training rows per category; rarer texts count as unseen",
         advanced=True,
         panel=COMPUTATION,
         least=1,
@@ -46,7 +48,7 @@ def batch_option(default: int | None, shown: str | None = None) -> Any:
     """The option `batch_size`."""
     return option(
         default,
-        "Masked copies of rows in a batch",
+        "Masked copies of rows per batch",
         advanced=True,
         panel=OPTIMISATION,
         least=1,
@@ -58,7 +60,7 @@ def epoch_option(default: int | None) -> Any:
     """The option `epoch_cells`."""
     return option(
         default,
-        "Most cells that are masked in an epoch, those of the response first; without it, each cell is",
+        "Maximum cells to mask per epoch, those of the response first; without it, every cell is masked",
         advanced=True,
         panel=OPTIMISATION,
         least=1,
@@ -69,7 +71,7 @@ def hidden_option(default: float, shown: str | None = None) -> Any:
     """The option `hidden_share`."""
     return option(
         default,
-        "Largest share of the other cells that are masked, too; each masked copy of a row draws its share",
+        "Largest share of the other cells to mask, too; each masked copy of a row draws its own share",
         panel=OPTIMISATION,
         least=0,
         most=1,
@@ -81,7 +83,7 @@ def validation_option(default: float) -> Any:
     """The option `validation_fraction`."""
     return option(
         default,
-        "Fraction of the training rows that are held out for early stopping",
+        "Fraction of the training rows to hold out for early stopping",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
@@ -97,25 +99,29 @@ def patience_option() -> Any:
         advanced=True,
         panel=OPTIMISATION,
         least=0,
-        shown_default="3 to 10, by the held-out rows",
+        shown_default="3 to 10, depending on the held-out rows",
     )
 
 
 class ClassifierOptions(EstimatorOptions):
     """Options of `AttentionClassifier`; the defaults are those of the published run."""
 
-    n_heads: int = option(5, "Heads of attention", panel=MODEL, flags=("--heads",), least=1)
+    n_heads: int = option(5, "Number of attention heads", panel=MODEL, flags=("--heads",), least=1)
     head_size: int = option(4, "Size of a head", advanced=True, panel=MODEL, least=1)
     feed_forward: int = option(5, "Hidden units of the feed-forward layer", advanced=True, panel=MODEL, least=1)
-    dropout: float = option(0.1, "Probability of dropout", panel=MODEL, least=0, most=0.99)
+    dropout: float = option(0.1, "Dropout probability", panel=MODEL, least=0, most=0.99)
     vocabulary: Vocabulary = option(
         "column",
-        "Vectors of categories: one set for each column, or one that columns share by number",
+        "Category vectors: one set per column, or one set that all columns share by category number",
         advanced=True,
         panel=MODEL,
     )
     n_bins: int = option(
-        10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
+        10,
+        "Number of bins for a numeric column with fractions, or with more values than this",
+        panel=COMPUTATION,
+        flags=("--bins",),
+        least=2,
     )
     min_frequency: int = least_rows_option(1)
     unseen: Unseen = option("error", UNSEEN, panel=COMPUTATION)
@@ -125,7 +131,7 @@ class ClassifierOptions(EstimatorOptions):
     validation_fraction: float = validation_option(0.0)
     patience: int | None = patience_option()
     random_state: int | None = option(
-        None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
+        None, "Seed of all random numbers", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
 
     @property
@@ -152,7 +158,7 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     for method in methods:
         if method not in METHOD_LABELS:
             advice = advise(method, METHOD_LABELS)
-            raise UsageError(f"$methods has {method!r:.60}, which is no method; {advice}", "methods")
+            raise UsageError(f"$methods has the unknown method {method!r:.60}; {advice}", "methods")
     return methods
 
 
@@ -180,7 +186,12 @@ def _split_types(texts: Any) -> Any:
 def methods_option(example: str) -> Any:
     """The option `methods` of a command that compares them."""
     return option(
-        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=_split_names, shown_default="all"
+        None,
+        f"Methods to compare, for example {example}",
+        panel=INPUT,
+        metavar="LIST",
+        parse=_split_names,
+        shown_default="all",
     )
 
 
@@ -196,7 +207,7 @@ class PredictOptions(RowsOptions):
 
     attention_output: str | None = option(
         None,
-        "Write the attention of each row's cells on each other, for attngeo plot row-attention",
+        "Write the attention between the cells of each row to FILE, for attngeo plot row-attention",
         panel=RESULTS,
         metavar="FILE",
     )
@@ -207,26 +218,26 @@ class FitOptions(FormOptions, ClassifierOptions):
 
     target: str | None = option(
         None,
-        "Column that is predicted; without it, attention predicts each column from the others",
+        "Column to predict; without it, attention predicts each column from the others",
         panel=INPUT,
         metavar="COLUMN",
     )
     test: str | None = option(
-        None, "File of the test rows; without it, some rows are held out", panel=INPUT, metavar="FILE"
+        None, "File with the test rows; without it, some rows are held out", panel=INPUT, metavar="FILE"
     )
     test_size: float = option(
-        0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
+        0.25, "Fraction of the rows to hold out for testing, without --test", panel=INPUT, least=0.01, most=0.99
     )
     missing: Sequence[str] | None = missing_option()
     columns: Sequence[str] | None = option(
         None,
-        "Columns that are used, beside the target",
+        "Columns to use, besides the target",
         panel=INPUT,
         metavar="LIST",
         parse=_split_names,
-        shown_default="all but those that name rows",
+        shown_default="all but those that identify rows",
     )
-    drop: Sequence[str] = option((), "Columns that are left out", panel=INPUT, metavar="LIST", parse=_split_names)
+    drop: Sequence[str] = option((), "Columns to leave out", panel=INPUT, metavar="LIST", parse=_split_names)
     column_types: dict[str, Kind] = option(
         {},
         "Kind of a column: number, category, date, day-month or month-day (dates such as 01/02/2023)",
@@ -235,19 +246,19 @@ class FitOptions(FormOptions, ClassifierOptions):
         metavar="COLUMN:KIND",
         parse=_split_types,
         repeated=True,
-        shown_default="as its cells look",
+        shown_default="detected from its cells",
     )
     methods: Sequence[str] | None = methods_option("atn,lr")
     # A user's table is larger than those of the paper, and has cells that are in no other row.
     unseen: Unseen = option("category", UNSEEN, panel=COMPUTATION)
     min_frequency: int = least_rows_option(5)
     learning_rate: float = option(5e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
-    batch_size: int | None = batch_option(None, "128 to 1024, by the rows")
+    batch_size: int | None = batch_option(None, "128 to 1024, depending on the rows")
     epoch_cells: int | None = epoch_option(50_000)
     hidden_share: float = hidden_option(0.5, "0.5; 0 with --target")
     validation_fraction: float = validation_option(0.1)
     random_state: int = option(
-        0, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
+        0, "Seed of all random numbers", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
 
     save: str | None = option(

@@ -85,9 +85,9 @@ class SavedColumn(Table):
             if len(set(self.values)) < len(self.values):
                 problem = "has a value twice, expected each once"
         elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
-            problem = f"has {len(self.values)} bins, and edges that do not part them"
+            problem = f"has {len(self.values)} bins, and edges that do not separate them"
         elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
-            problem = "has bins whose values are no numbers"
+            problem = "has bins whose values are not numbers"
         if problem:
             raise ValueError(f"column {self.name!r:.40} {problem}")
         return self

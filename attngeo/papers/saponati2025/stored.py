@@ -190,7 +190,7 @@ def load_checkpoints(path: str | Path) -> Iterator[Checkpoint]:
 def _read_checkpoint(name: str, values: list[Any]) -> Checkpoint:
     match = CHECKPOINT.fullmatch(name)
     if match is None:
-        raise ValueError(f"{name!r:.60} is no checkpoint")
+        raise ValueError(f"{name!r:.60} is not a checkpoint")
     _, symmetry, directionality, _ = values
     return Checkpoint(int(match[1]), 2 * _read_array(symmetry) - 1, -_read_array(directionality))
 
@@ -199,5 +199,5 @@ def _read_array(stored: _StandIn) -> np.ndarray:
     """A vector of float64, from its state in a pickle of NumPy: version, shape, dtype, order, bytes."""
     _, shape, dtype, _, content = stored.state
     if dtype.arguments[0] != "f8" or dtype.state[1] != "<" or len(shape) != 1:
-        raise ValueError("an array is no vector of float64")
+        raise ValueError("an array is not a vector of float64")
     return np.frombuffer(content, dtype="<f8").reshape(shape)

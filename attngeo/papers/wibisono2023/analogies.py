@@ -119,7 +119,7 @@ def explain(
         if training_corpus.size > MOST_WORDS or training_corpus.size * tokens > MOST_CONTEXT_ENTRIES:
             raise DataError(
                 f"it has {training_corpus.size:,} different words and {tokens:,} in all, expected at most "
-                f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
+                f"{MOST_WORDS:,} different ones and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
             )
     examples = examples_of(training_corpus)
     rows = []
@@ -184,13 +184,13 @@ def _choose_questions(corpus: Corpus, options: ExplainOptions) -> tuple[list[Que
             questions.append(question)
     if not questions:
         raise QuestionError(
-            f"each of the {len(candidates.questions):,} questions ({candidates.name}) has a word that it lacks; name a "
-            "file of questions about its words with $questions",
+            f"each of the {len(candidates.questions):,} questions ({candidates.name}) has a word that is not in it; "
+            "name a file of questions about its words with $questions",
             "questions",
         )
     asked = len(candidates.questions)
     left_out = asked - len(questions)
-    notes = [f"{left_out:,} of {asked:,} questions have words that the corpus lacks"] if left_out else []
+    notes = [f"{left_out:,} of {asked:,} questions have words that are not in the corpus"] if left_out else []
     return questions, notes
 
 

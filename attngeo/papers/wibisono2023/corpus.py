@@ -124,7 +124,7 @@ def build_corpus(sentences: Iterable[Sequence[str]]) -> Corpus:
     """
     kept = [list(sentence) for sentence in sentences if len(sentence) >= 2]
     if not kept:
-        raise DataError("the corpus has no sentence of at least 2 words; write one sentence a line")
+        raise DataError("the corpus has no sentence of at least 2 words; write one sentence per line")
     words = tuple(sorted({word for sentence in kept for word in sentence}))
     number_of = {word: number for number, word in enumerate(words)}
     return Corpus(words, tuple(np.array([number_of[word] for word in sentence]) for sentence in kept))

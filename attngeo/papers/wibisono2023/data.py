@@ -190,7 +190,7 @@ def _read_cars_of_paper(path: Path) -> pd.DataFrame:
     """The cars of a download. Raises DataError if they are not those of the paper."""
     cars = read_cars(path, ADDRESS)
     if digest_cars(cars) != DIGEST:
-        raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as $data", "data")
+        raise DataError(f"{ADDRESS} does not have the expected numbers; give the original file as $data", "data")
     return cars
 
 
@@ -244,7 +244,7 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
     if not 0 < is_american.sum() < len(rows):
         raise DataError(
             f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
-            "some that have and some that have not"
+            "some that have it and some that do not"
         )
     codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBER_FEATURES}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])

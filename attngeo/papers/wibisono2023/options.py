@@ -32,9 +32,11 @@ def require_corpus(source: str | Path) -> None:
         return
     path = local_path(source)
     if not path.is_file():
-        raise DataUnavailableError(f"no such file, expected a text with one sentence a line, or {TOY}", subject=source)
+        raise DataUnavailableError(
+            f"no such file, expected a text with one sentence per line, or {TOY}", subject=source
+        )
     if not path.stat().st_size:
-        raise DataError(f"{source} is empty, expected a text with one sentence a line, or {TOY}")
+        raise DataError(f"{source} is empty, expected a text with one sentence per line, or {TOY}")
 
 
 def require_cars(path: str | Path) -> None:
@@ -90,8 +92,8 @@ def _parse_setting(setting: Any) -> ShiftSetting:
     except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, PAPER_SETTINGS))
         raise UsageError(
-            f"$shifts has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which "
-            f"n_c is whole; those of the paper are: {known}",
+            f"$shifts has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, with a "
+            f"whole n_c; the paper's are: {known}",
             "shifts",
         ) from None
     return ShiftSetting(whole("n_c", int(n_c), 1), real("noise", noise, 0.0), real("corr", corr, 0.0, 1.0))
@@ -114,7 +116,7 @@ class SimulateOptions(Options):
     )
     datasets: int | None = option(
         None,
-        "Data sets of each setting",
+        "Data sets per setting",
         panel=INPUT,
         metavar="N",
         least=1,
@@ -124,8 +126,8 @@ class SimulateOptions(Options):
     methods: Sequence[str] | None = methods_option("lr,gb,atn")
     quick: bool = option(
         False,
-        f"Run a part of two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data sets, "
-        f"methods {','.join(QUICK_METHODS)}",
+        f"Run only a part, in two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data "
+        f"sets, methods {','.join(QUICK_METHODS)}",
         panel=INPUT,
     )
     settings: Settings = option(
@@ -149,7 +151,7 @@ class SimulateOptions(Options):
         for setting in self.shifts or ():
             if setting.n_c > self.features:
                 raise UsageError(
-                    f"$features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; "
+                    f"$features is {self.features}, but the setting {setting} needs {setting.n_c} of them as causes; "
                     "give more features, or settings with fewer causes",
                     "features",
                 )
@@ -176,7 +178,7 @@ class AutoMpgOptions(Options):
         shown_default="downloaded from UCI",
     )
     seeds: int = option(
-        10, f"Number of seeds, from {FIRST_SEED} on", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
+        10, f"Number of seeds, starting from {FIRST_SEED}", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
     )
     methods: Sequence[str] | None = methods_option("lr,gb,atn")
 

@@ -102,6 +102,6 @@ def describe_advantage(advantages: pd.DataFrame) -> str:
     """The sentence that counts the settings with an advantage larger than its standard error."""
     larger = int(advantages["is_larger"].sum())
     return (
-        f"The accuracy of ATN is above that of the best baseline by more than the standard error of the difference in "
-        f"{larger} of {len(advantages)} settings."
+        f"In {larger} of {len(advantages)} settings, the accuracy of ATN exceeds that of the best baseline by more "
+        "than the standard error of the difference."
     )

@@ -113,7 +113,7 @@ DATASETS: Mapping[str, DataSet] = {
     for dataset in (
         DataSet(
             "synthetic",
-            terms="Drawn by a program; there are no terms.",
+            terms="Simulated, so there are no terms.",
             citation=f"{PAPER}, appendix H.1",
             read=lambda _: synthetic_ratings(),
         ),
@@ -205,7 +205,7 @@ def load_dataset(
     dataset = find_dataset(name)
     if data is not None:
         if not dataset.files:
-            raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
+            raise UsageError(f"the data set {name} is simulated, not read from a file; leave out $data", "data")
         path = Path(data).expanduser()
         frame = dataset.read(path)
         for changed in _list_changed(dataset, path):
@@ -262,7 +262,7 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
         progress(step)
 
     count = len(dataset.files)
-    noun = "file" if count == 1 else f"{count} files, of which this is one, in a folder"
+    noun = "file" if count == 1 else f"folder with all {count} files, of which this is one,"
     for file in dataset.files:
         fetch(
             file.address,

@@ -118,7 +118,7 @@ def read_table(
         require_csv_memory(io.BytesIO(content), path)
         frame = pd.read_csv(io.BytesIO(content), encoding="utf-8-sig", **options)
         if not isinstance(frame.index, pd.RangeIndex):
-            raise ValueError("a row has more cells than there are names of columns")
+            raise ValueError("a row has more cells than there are column names")
         missing = [name for name in columns if name not in frame]
         if missing:
             raise ValueError(f"it lacks the column {missing[0]!r}")

@@ -59,7 +59,7 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
     in_both = set(train["sequence"]) & set(test["sequence"])
     if in_both:
         shown = " and in ".join(file.name for file in files.values())
-        raise DataError(f"order {min(in_both)} is in {shown}, expected it in one of them", subject=folder)
+        raise DataError(f"order {min(in_both)} is in {shown}, expected in only one of them", subject=folder)
     return pd.concat([train, test], ignore_index=True)
 
 
@@ -82,7 +82,7 @@ def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     kept = counts.index[counts >= FEWEST_ORDERS]
     if kept.empty:
         raise DataError(
-            f"no product is in {FEWEST_ORDERS:,} orders; give the file of Kaggle whole", subject=files["train"]
+            f"no product is in {FEWEST_ORDERS:,} orders; give the complete file from Kaggle", subject=files["train"]
         )
     for part, frame in frames.items():
         rows = frame[frame["product_id"].isin(kept)].astype("int64")
@@ -101,7 +101,7 @@ def _list_baskets(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
             raise ValueError("a number is negative")
         # With each rank once, the ranks of a basket are all there if none is above its size.
         if not frame["rank"].between(1, sizes).all():
-            raise ValueError("ranks are not from 1 on, none left out, in each order")
+            raise ValueError("the ranks of each order do not count from 1 without gaps")
         if (sizes < FEWEST_ITEMS).all():
             raise ValueError(f"no basket has {FEWEST_ITEMS} items")
     rows = frame[sizes >= FEWEST_ITEMS].sort_values(["order_id", "rank"], ignore_index=True)

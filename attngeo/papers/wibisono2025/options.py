@@ -56,22 +56,22 @@ class RunOptions(Options):
     """Options of the runs of an experiment. Raises UsageError."""
 
     data: str | None = option(
-        None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="a download, once"
+        None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="downloaded once"
     )
     model: Models = option("both", "Exponential family attention, the factor model, or both", panel=COMPARISON)
     direction: Directions = option(
-        "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
+        "both", "What each position sees: all others, only those before it, or both in turn", panel=COMPARISON
     )
-    baselines: bool = option(True, "Compute the baselines, which have no network", panel=COMPARISON)
+    baselines: bool = option(True, "Compute the baselines, which use no network", panel=COMPARISON)
     settings: Settings = option(
         "text", "Models and data: text follows the paper's text, code the code that made its numbers", panel=COMPUTATION
     )
     layers: int | None = option(
-        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
+        None, "Number of attention layers", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
     )
     lags: int | None = option(
         None,
-        "Earlier days of temperatures in the context",
+        "Number of earlier days of temperatures in the context",
         panel=MODEL,
         least=0,
         most=2,
@@ -79,7 +79,7 @@ class RunOptions(Options):
     )
     n_neighbors: Sequence[int] | None = option(
         None,
-        "Nearest cities that the factor model adds up",
+        "Number of nearest cities that the factor model sums",
         panel=MODEL,
         metavar="K",
         parse=_parse_numbers,
@@ -91,7 +91,7 @@ class RunOptions(Options):
     )
     save: str | None = option(
         None,
-        "Save each fitted model to a folder of this folder, for attngeo score and plot",
+        "Save each fitted model to a subfolder of FOLDER, for attngeo score and plot",
         panel=RESULTS,
         metavar="FOLDER",
     )

@@ -41,7 +41,7 @@ def take_sequences(
     for name, rows in split._asdict().items():
         if rows.empty:
             count = frame["sequence"].nunique()
-            raise DataError(f"the {name} part of the data has no row: there are {count} sequences; give all the data")
+            raise DataError(f"the {name} part of the data is empty: there are {count} sequences; give all the data")
     return split
 
 

@@ -177,7 +177,7 @@ def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
         raise DataError(f"a column of an unknown city: {shown}, expected State|City of {COORDINATES}", subject=source)
     repeats = days.index[days.index.duplicated()]
     if len(repeats):
-        raise DataError(f"the date {repeats[0]:%Y-%m-%d} comes twice, expected each once", subject=source)
+        raise DataError(f"the date {repeats[0]:%Y-%m-%d} occurs twice, expected each date once", subject=source)
     wrong = ~((days >= COLDEST) & (days <= HOTTEST))
     if wrong.any(axis=None):
         city = wrong.columns[wrong.any()][0]
@@ -202,7 +202,9 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
         earlier = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
         missing = earlier.difference(known)
         if len(missing):
-            raise DataError(f"{missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one", subject=source)
+            raise DataError(
+                f"{missing[0]:%Y-%m-%d} is missing, expected the {lag} days before each date", subject=source
+            )
         frame[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
     return frame[list(TEMPERATURE_COLUMNS)]
 

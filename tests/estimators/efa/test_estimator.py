@@ -499,10 +499,10 @@ def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() ->
     rows = draw_table([1.0, 2.0]).assign(x=range(len(draw_table([1.0, 2.0]))))
     new = rows.assign(item="elsewhere")
     model = fit(rows, coordinates=("x",), part="values")
-    with refuses(TableError, "'elsewhere'", "no training row", "--no-item-vectors"):
+    with refuses(TableError, "'elsewhere'", "not in the training rows", "--no-item-vectors"):
         model.predict(new)
     assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["predicted_mean"].notna().all()
-    with refuses(TableError, "'elsewhere'", "no training row") as caught:
+    with refuses(TableError, "'elsewhere'", "not in the training rows") as caught:
         fit(rows, part="values").predict(new)
     assert "--no-item-vectors" not in str(caught.value)
 
@@ -522,7 +522,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1: column 'x': nan"),
     "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "row 2: column 'x': 0"),
     "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),
-    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "cannot be held out"),
+    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "too few to hold out"),
 }  # fmt: skip
 
 
@@ -555,7 +555,10 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     model = fit(frame, order=True)
     longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
     for data, message in (
-        (frame.assign(item="beer"), "row 1: column 'item': 'beer' is in no training row, expected one of 4 items"),
+        (
+            frame.assign(item="beer"),
+            "row 1: column 'item': 'beer' is not in the training rows, expected one of 4 items",
+        ),
         (longer, "sequence 1 has 5 positions, expected at most 4"),
         (frame.drop(columns="value"), "no column 'value'"),
     ):
@@ -564,9 +567,9 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     assert len(fit(frame, model="fm").log_prob(longer)) == 5  # it has no positions
     with refuses(UsageError, "not fitted"):
         ExponentialFamilyAttention().log_prob(frame)
-    with refuses(UsageError, "no probability of each item"):
+    with refuses(UsageError, "no item probabilities"):
         model.predict_proba(frame)
-    with refuses(UsageError, "expected a table of sequences whose values are drawn"):
+    with refuses(UsageError, "expected a table of the sequences to draw values for"):
         model.sample()
     with refuses(UsageError, "a factor model has no attention"):
         fit(frame, model="fm").attention_weights(frame)
@@ -607,7 +610,7 @@ def test_numbers_that_single_precision_cannot_tell_apart_are_refused(deviation: 
     if are_apart:
         assert fit(frame, family="gaussian").predict(frame)["predicted_mean"].notna().all()
         return
-    with refuses(TableError, "'value'", "single precision cannot tell apart", "subtract a constant"):
+    with refuses(TableError, "'value'", "single precision cannot tell its values apart", "subtract a constant"):
         fit(frame, family="gaussian")
 
 

@@ -250,8 +250,8 @@ def test_several_categories_of_a_cell_are_marks_of_each() -> None:
     years = pd.Series(range(len(ROWS))) % 2
     assert learn_covariates({TRAINING: rows.assign(year=years)}, {"year": "categories"})[0].categories == ("0", "1")
     for cell, facts in (
-        ("noir", ["row 2", "'noir'", "no training row", "3 categories such as 'crime'"]),
-        ("war|noir", ["row 2", "'war|noir'", "no training row"]),
+        ("noir", ["row 2", "'noir'", "not in the training rows", "3 categories such as 'crime'"]),
+        ("war|noir", ["row 2", "'war|noir'", "not in the training rows"]),
         ("war|", ["row 2", "'war|'", "empty category"]),
         (None, ["row 2", "the cell is empty"]),
         (["war"], ["'genres'", "has a list"]),
@@ -582,7 +582,7 @@ def saved_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("options.covariates", ["genre", "genre", "genre"], ["twice"]),
         ("options.width", 6, ["model.safetensors"]),
         ("options.seed", 3, ["unknown key"]),
-        ("options.n_heads", 1, ["two models"]),
+        ("options.n_heads", 1, ["different models"]),
     ],
 )
 def test_a_file_of_mixed_data_that_no_model_saves_is_refused(

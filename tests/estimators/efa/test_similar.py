@@ -171,7 +171,7 @@ def test_models_without_such_probabilities_say_so(rows: pd.DataFrame) -> None:
     values = fit(rows, part="values", model="fm")
     shops = fit(rows.drop(columns="value"), covariates=("shop",))
     alone = fit(rows[["item"]].assign(sequence=range(len(rows))), direction="uni")
-    for model, facts in ((values, ["of values", "--part items"]), (shops, ["covariates", "predict"])):
+    for model, facts in ((values, ["predicts values", "--part items"]), (shops, ["covariates", "predict"])):
         with refuses(UsageError, *facts, "set by to vectors"):
             model.similar("2-1", by="probability")
         notes: list[Progress] = []

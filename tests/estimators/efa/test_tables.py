@@ -293,7 +293,7 @@ def test_latitude_and_longitude_are_degrees_in_this_order() -> None:
     rows["north"], rows["east"] = np.tile([40.0, 41.0, 45.0], 3), np.tile([-120.0, 200.0, -80.0], 3)
     options: dict[str, Any] = {"model": "fm", "item_vectors": False}
     assert fit(rows, coordinates=("north", "east"), **options).part_ == "values"
-    with refuses(TableError, "latitude 200", "from -90 to 90", "euclidean"):
+    with refuses(TableError, "latitude 200", "expected -90 to 90 degrees", "euclidean"):
         fit(rows, coordinates=("east", "north"), **options)
 
 
@@ -560,7 +560,7 @@ def test_items_alone_are_no_basket_of_a_model_of_values(part: str) -> None:
     """A saved model of both has one of its items beside it."""
     with refuses(UsageError, "'tea,milk' has no values", ".csv") as caught:
         read_basket(make_efa(**SMALL | {"part": part}).fit(ROWS), "tea,milk")
-    assert ("give the folder items" in str(caught.value)) is (part == "both")
+    assert ("name the subfolder items" in str(caught.value)) is (part == "both")
 
 
 def test_a_column_has_one_role() -> None:
@@ -728,7 +728,7 @@ def test_a_missing_value_is_no_matter_of_scale() -> None:
             require_numbers(column, source)
         assert "scale" not in str(caught.value)
         assert ("--missing ''" in str(caught.value)) == (source != TRAINING)  # an option of files
-    with refuses(TableError, "row 2", "'-'", "beside other values", "--missing -"):
+    with refuses(TableError, "row 2", "'-'", "if it has other values", "--missing -"):
         require_numbers(pd.Series(["1.5", "-"], name="price"), TRAINING)
 
 
@@ -736,7 +736,7 @@ def test_a_missing_value_is_no_matter_of_scale() -> None:
 @pytest.mark.parametrize("use", ["position", "covariate"])
 def test_dates_that_do_not_tell_day_and_month_are_told_how_to(text: str, use: str) -> None:
     column = pd.Series([text, "03/04/2023", "05/06/2023", "07/08/2023"], name="day", dtype="str")
-    facts = ["the day from the month"] if "/" in text else ["leave the row out"]
+    facts = ["day and month cannot be told apart"] if "/" in text else ["leave the row out"]
     with refuses(TableError, "row 1", "'day'", repr(text), "2020-01-31", *facts):
         if use == "position":
             rank_positions(column, np.zeros(4, int), TABLE, np.zeros(4, bool))

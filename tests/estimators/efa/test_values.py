@@ -138,7 +138,7 @@ def test_a_factor_model_never_sees_what_it_predicts(causal: bool) -> None:
 def test_only_products_that_a_model_has_rank_items() -> None:
     rows = draw_rows(lambda draw, count: draw.normal(size=count))
     values = make_efa(**SMALL).fit(rows)
-    with refuses(UsageError, "of values by attention", "items", "fm"):
+    with refuses(UsageError, "attention model of values", "items", "fm"):
         rank_similar(values.model_, values.items_, "tea")
     for options in ({"part": "items"}, {"model": "fm"}):
         model = make_efa(**SMALL | options).fit(rows)

@@ -101,7 +101,7 @@ def test_options_say_what_the_file_does_not_show(tmp_path: Path) -> None:
     path.write_bytes("ж,n,m\nю,16.022,0.5\n".encode("cp1251"))
     frame, notes = read(path, encoding="cp1251", decimal=",")
     assert frame.to_dict("list") == {"ж": ["ю"], "n": [16022], "m": ["0.5"]}
-    assert_states(notes, "'0.5' is no number with decimal mark ,")
+    assert_states(notes, "'0.5' is not a number with decimal mark ,")
     path.write_text("a,b;c\n1,2;3\n")
     assert read(path, separator=";")[0].to_dict("list") == {"a,b": [1.2], "c": [3]}
     assert read(path, separator="tab")[0].columns.tolist() == ["a,b;c"]
@@ -119,7 +119,7 @@ def test_a_file_of_two_encodings_or_of_none_is_refused(tmp_path: Path) -> None:
     with refuses(TableError, path, "line 2", "0x81"):
         read(path)
     path.write_bytes(b"\0a\0,b\n\0\0")
-    with refuses(TableError, path, "no text"):
+    with refuses(TableError, path, "not text"):
         read(path)
 
 

@@ -149,7 +149,7 @@ def test_labels_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
         *map(type, classes)
     ]
     assert predicted.columns[3:].tolist() == [f"p({label})" for label in classes]
-    equal = [note for note in notes if "one number, and one class" in note]
+    equal = [note for note in notes if "the same number, so they are one class" in note]
     assert len(equal) == (kind == "one number in two ways")
     if not equal:
         write_table(predicted, tmp_path / "p.csv")
@@ -298,7 +298,7 @@ def test_attention_alone_is_compared_with_a_model_that_costs_little(
     for cheap in (numbers, numbers - 1):
         monkeypatch.setattr(measuring, "CHEAP_NUMBERS", cheap)
         notes = notes_of(lambda bar: fit_table(tables, alone, bar))
-        assert any("of LR" in note for note in notes) == (cheap == numbers)
+        assert any("for LR" in note for note in notes) == (cheap == numbers)
 
 
 # A column of a file, and the facts of the note about it.
@@ -314,7 +314,7 @@ READ_OTHERWISE = {
     "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
-    "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
+    "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "a different text", "left out"]),
     "units": ("mass", ["1 234 kg", "5,5 kg"] * 20, ["'mass'", "'1 234 kg'", "'kg'", "remove"]),
     "a currency": ("price", ["303,50 €", "$ 1,20", "9 USD", "1 €"] * 10, ["'price'", "'303,50 €'", "'€'"]),
     "a unit beside other texts": (

@@ -154,7 +154,7 @@ def test_a_few_texts_among_the_dates_of_a_training_column_are_missing(few: int, 
         options = FitOptions(target="y", column_types=kinds, columns=["when"])
         if few > 4 and kinds:
             advice = "--missing 'k. A.'" if text == "k. A." else f"--missing {text}"
-            with refuses(TableError, path, "row 31", "'when'", repr(text), "4 further of 40", advice):
+            with refuses(TableError, path, "row 31", "'when'", repr(text), "4 more of 40", advice):
                 read_tables(path, options)
             continue
         columns = read_tables(path, options, notes.append).train_x
@@ -469,7 +469,7 @@ def test_most_cells_of_a_column_of_numbers_are_numbers(tmp_path: Path) -> None:
             predict_own_table(tmp_path / "m", rows, PredictOptions(), notes.append)
             assert_states(notes[0].what, rows, "'size'", "4 of 40", "'1,000 kg' in row 1")
             continue
-        with refuses(TableError, rows, "row 1", "'size'", "'1,000 kg'", "0.0", f"{count - 1} further of 40"):
+        with refuses(TableError, rows, "row 1", "'size'", "'1,000 kg'", "0.0", f"{count - 1} more of 40"):
             predict_own_table(tmp_path / "m", rows, PredictOptions())
         with refuses(TableError, rows, "row 1", "'size'"):
             fit_own_table(path, FitOptions(**FAST, test=rows))
@@ -506,8 +506,8 @@ def test_dates_with_years_of_two_digits_are_no_dates_and_said_to_be_such(texts: 
     assert not dates
     (note,) = notes
     first = next(text for text in texts if text and text[0].isdigit())
-    assert_states(note, "'day'", repr(first), "two digits", "four")
-    with refuses(TableError, "rows.csv", "'day'", repr(first), "two digits", "four") as caught:
+    assert_states(note, "'day'", repr(first), "two-digit year", "four")
+    with refuses(TableError, "rows.csv", "'day'", repr(first), "two-digit year", "four") as caught:
         set_kinds(frame, {"day": "day-month"}, "rows.csv", notes.append)
     assert "alike" not in str(caught.value)
 

@@ -103,7 +103,7 @@ def test_cosine_and_rank_of_known_vectors(monkeypatch: pytest.MonkeyPatch) -> No
     assert frame["contexts"].tolist() == [2] * 4  # every word but the question's own
     assert frame.loc[frame["model"] == "cbow", "zeta_spread"].tolist() == pytest.approx([0, 0])
     assert (frame.loc[frame["model"] == "attention", "zeta_spread"] > 0.1).all()
-    assert frame.attrs["notes"] == ["1 of 3 questions have words that the corpus lacks"]
+    assert frame.attrs["notes"] == ["1 of 3 questions have words that are not in the corpus"]
     assert np.allclose(frame["context_error"], frame["cosine_error"])  # both embeddings are the same here
     plain_rows = frame[frame["model"] == "cbow"]
     assert np.allclose(plain_rows["scaled_error"], plain_rows["context_error"])
