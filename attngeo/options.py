@@ -200,7 +200,7 @@ def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
         None,
-        "Text that is a missing cell, beside the default and empty cells; '' drops the default",
+        "Text that marks a missing cell, besides the default and empty cells; '' drops the default",
         panel=INPUT,
         metavar="TEXT",
         parse=as_texts,

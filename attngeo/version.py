@@ -1,3 +1,3 @@
 """The version of attngeo."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

@@ -26,7 +26,7 @@ class TrainingOptions(Options):
     )
     averaging: float = option(
         0.0,
-        "Share of the running average of weights that a step keeps; the model ends with the average. 0 for none",
+        "Decay of the running average of the weights, which the fitted model uses; 0 for no averaging",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
