@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attngeo.analogies.analogy import AnalogyResult as AnalogyResult
     from attngeo.analogies.options import AnalogyOptions as AnalogyOptions, NearestOptions as NearestOptions
     from attngeo.analogies.questions import QuestionSet as QuestionSet
+    from attngeo.attention.options import SourceOptions as SourceOptions
     from attngeo.attention.weights import SiteWeights as SiteWeights
     from attngeo.changes.compare_options import CompareOptions as CompareOptions
     from attngeo.changes.lineage_options import LineageOptions as LineageOptions
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from attngeo.scores.options import ScoreOptions as ScoreOptions
     from attngeo.session import ResultOptions as ResultOptions, StudyOptions as StudyOptions
     from attngeo.studies.revisions import RevisionOptions as RevisionOptions
+    from attngeo.updates.measuring import Gradients as Gradients
     from attngeo.updates.options import GradientOptions as GradientOptions
     from attngeo.updates.recording import Batch as Batch, SiteGradients as SiteGradients
 else:

@@ -94,7 +94,7 @@ COMMANDS = {
     ),
     "pretrain": SubCommand(TRAIN, "Train a small transformer from scratch and score its attention as it learns."),
     "cbow": SubCommand(
-        TRAIN, "Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence."
+        TRAIN, "Train CBOW with negative sampling (word2vec) on a text with one sentence per line, using gensim."
     ),
     "plot": SubCommand(
         SHOW, "Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items."

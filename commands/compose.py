@@ -96,7 +96,7 @@ def compose(
         attngeo compose demo:minilm
         attngeo compose openai-community/gpt2 --kind k --fold-norm -o pairs.parquet
         attngeo compose ./checkpoint --from-layers 0-11 --to-layers 12-23
-        attngeo compose ./checkpoint --sort composition_z --columns kind,from_layer,to_layer,composition_z
+        attngeo compose ./checkpoint --sort composition_z --top 20
         attngeo compose ./checkpoint --fail-if 'composition.max > 0.9'
     """
     read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]

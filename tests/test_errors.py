@@ -127,9 +127,9 @@ def test_the_command_line_writes_the_options_of_an_error_as_flags(inside: Comman
     assert_fails(inside("nearest", "demo:minilm", "king", "--remove-top", "-1"), 2, "--remove-top is -1")
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert_fails(
-        inside("efa", "fit", tmp_path / "rows.csv"), 2, "no column 'item'", "by options such as --sequence and --item"
+        inside("efa", "fit", tmp_path / "rows.csv"), 2, "no column 'item'", "with options such as --sequence and --item"
     )
-    with refuses(UnknownColumnError, "by options such as sequence and item"):
+    with refuses(UnknownColumnError, "with options such as sequence and item"):
         ExponentialFamilyAttention().fit(pd.DataFrame({"a": [1], "b": [2]}))
 
 

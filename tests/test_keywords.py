@@ -157,7 +157,7 @@ def test_signatures_have_types_that_can_be_read_and_what_is_returned() -> None:
         signature = str(inspect.signature(function))
         assert " -> " in signature, name
         assert not re.search(r"collections\.abc|attngeo\.|typing\.|<|'Model|Optional", signature), (name, signature)
-    assert str(inspect.signature(attngeo.score)).startswith("(model: Model | Sequence[Model], *, ")
+    assert str(inspect.signature(attngeo.score)).startswith("(models: Model | Sequence[Model], *, ")
     assert str(inspect.signature(attngeo.score)).endswith(" -> pd.DataFrame")
 
 
@@ -238,4 +238,4 @@ def test_sites_and_initialisation_take_layers_in_both_forms() -> None:
     for layers in ([0, 1], "0-1"):
         assert [site.layer for site, *_ in attngeo.attention_sites(MODEL, layers=layers)] == [0, 1]
         model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, vocab_size=8))
-        assert len(attngeo.pretrain.initialise(model, "symmetric", layers=layers)) == 2
+        assert len(attngeo.pretrain.initialize(model, "symmetric", layers=layers)) == 2

@@ -154,7 +154,7 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="more bytes than its size"):
             read_small_bytes(growing)
     path.write_bytes(b"ab\xff")
-    with pytest.raises(ValueError, match="0xff at 2"):
+    with pytest.raises(ValueError, match="0xff at offset 2"):
         read_small_text(path)
 
 

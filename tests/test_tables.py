@@ -74,7 +74,14 @@ def test_a_column_has_one_type_in_all_tables() -> None:
         for column, dtype in make(name).dtypes.items():
             types.setdefault(str(column), set()).add(str(dtype))
     assert {column: found for column, found in types.items() if len(found) > 1} == {}
-    shared = {"model": "str", "revision": "str", "note": "str", "layer": "Int64", "head": "Int64", "z": "float64"}
+    shared = {
+        "model": "str",
+        "revision": "str",
+        "note": "str",
+        "layer": "Int64",
+        "head": "Int64",
+        "similarity_z": "float64",
+    }
     assert {column: types[column] for column in shared} == {column: {dtype} for column, dtype in shared.items()}
     assert {dtype for found in types.values() for dtype in found} == {"str", "Int64", "float64", "boolean"}
 
@@ -93,7 +100,7 @@ def test_files_of_commands_have_these_columns_and_types(
         for field in schema:
             types.setdefault(field.name, set()).add(str(field.type))
     assert {column: found for column, found in types.items() if len(found) > 1} == {}
-    assert (types["layer"], types["related"], types["z"]) == ({"int64"}, {"bool"}, {"double"})
+    assert (types["layer"], types["related"], types["similarity_z"]) == ({"int64"}, {"bool"}, {"double"})
     assert "string" in types["revision"].pop()
 
 

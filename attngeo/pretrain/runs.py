@@ -76,7 +76,7 @@ class Run:
         folder: folder of the run.
         options: its options.
         summary: content of `summary.json`.
-        geometry: rows of `geometry.parquet`.
+        rows: those of `geometry.parquet`.
     """
 
     folder: Path

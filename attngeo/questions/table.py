@@ -130,7 +130,7 @@ QUESTIONS = {
 TABLES = {
     table.name: table
     for table in (
-        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:COLUMNS"),
+        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:WORD_COLUMNS"),
         Question("nearest", "attngeo.analogies.options:NearestOptions", "attngeo.analogies.options:NEAREST_COLUMNS"),
         Question("verify", "attngeo.verification.verify:VerifyKeywords", "attngeo.verification.verify:verify_columns"),
     )

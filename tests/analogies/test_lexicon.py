@@ -134,7 +134,7 @@ def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
 
 
 def test_composing_needs_a_tokeniser() -> None:
-    with refuses(UsageError, "table", "subwords", "tokenizer"):
+    with refuses(UsageError, "table", "subwords", "tokeniser"):
         build_lexicon(table(np.eye(3)), ["king"], settings=ProbeSettings(subwords="mean"))
 
 

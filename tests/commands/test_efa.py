@@ -95,7 +95,7 @@ def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Pa
     drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--data", baskets, "--format", "json").stdout))
     assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
     weights = inside("efa", "attention", model, baskets, "--format", "csv")
-    assert weights.stdout.startswith("sequence,layer,head,row,other")
+    assert weights.stdout.startswith("sequence,layer,head,row,attended_row")
     shown = inside("efa", "attention", model, baskets).stdout
     assert_shows(shown, "sequence 3", "And 16 more sequences; -o FILE writes all.")
     assert "sequence 4" not in shown

@@ -120,7 +120,7 @@ def test_a_table_for_a_paper_has_few_columns_or_those_that_are_named(inside: Run
     assert heads("score", *BOTH).startswith("model & stack & layer & symmetry")
     assert heads("score", *BOTH, "--columns", "layer,frobenius_norm") == "layer & frobenius norm"
     assert heads("positions", "demo:encoder").startswith("stack & layer & head & ")
-    assert heads("lineage", *BOTH) == "other & verdict & similarity & p value & z & layers"
+    assert heads("lineage", *BOTH) == "other & verdict & similarity & p value & similarity z & layers"
     assert heads("compose", "demo:encoder").startswith("kind & from layer & from head")
 
 

@@ -169,5 +169,5 @@ def test_a_model_is_itself_in_the_form_of_any_program(names: Names, tmp_path: Pa
 def test_every_export_has_a_source_and_its_own_types() -> None:
     for export in EXPORTS:
         assert export.source.startswith("https://")
-        assert export.n_neighbors or export.halves
-        assert not export.n_neighbors & export.halves
+        assert export.neighbours or export.halves
+        assert not export.neighbours & export.halves

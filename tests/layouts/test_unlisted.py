@@ -373,7 +373,7 @@ def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, inside: Callable[..
     folder = write_single(tmp_path, tensors, {"model_type": "qwen2_vl", "num_attention_heads": 4})
     run = inside("score", folder, "--format", "csv")
     assert run.returncode == 0
-    assert run.stderr.startswith(f"attngeo: {folder}: ")
+    assert run.stderr.startswith(f"attngeo: note: {folder}: ")
     assert "visual.blocks.#.attn.qkv.weight" in run.stderr
     assert inside("score", folder, "--quiet", "--format", "csv").stderr == ""
 

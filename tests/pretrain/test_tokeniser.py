@@ -167,9 +167,9 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     (code / "tokenizer_config.json").write_text(json.dumps(config))
     (code / "own.py").write_text("raise SystemExit('run')")
     for name, error, *facts in (
-        (str(tmp_path), DataError, "tokenizer"),
-        (str(broken), DataError, "tokenizer"),
-        (str(code), DataError, "tokenizer"),
+        (str(tmp_path), DataError, "tokeniser"),
+        (str(broken), DataError, "tokeniser"),
+        (str(code), DataError, "tokeniser"),
         ("./none", DataUnavailableError, "no such folder", "tokenizer train"),
         ("org/none", DataUnavailableError, "tokenizer train"),
         ("org/none@v1", DataUnavailableError, "tokenizer train"),

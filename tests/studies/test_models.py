@@ -94,7 +94,7 @@ def test_a_pattern_of_paths_is_what_could_be_a_model_in_the_order_of_the_steps(
     assert list_models(file=write(tmp_path, "run/checkpoint-?0\n")) == ["run/checkpoint-20"]
     assert match_models("checkpoint-?0", HubAccess(), tmp_path / "run") == ["checkpoint-20"]
     for pattern, problem in (
-        ("run/step*", f"nothing matches it in {tmp_path}/run"),
+        ("run/step*", f"it is a pattern that matches nothing in {tmp_path}/run"),
         ("no/*", f"no folder {tmp_path}/no"),
     ):
         assert list_models([pattern]) == [pattern]

@@ -208,7 +208,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tabular fit table.csv --target y --methods atnn", 2, ("did you mean atn?",)),
     ("tabular predict none table.csv", 3, ("none", "tabular fit")),
     ("tabular impute empty table.csv", 4, ("empty",)),
-    ("tabular simulate --convention publised", 2, ("did you mean published?",)),
+    ("tabular simulate --settings cod", 2, ("did you mean code?",)),
     ("tabular auto-mpg --data none.csv", 3, ("none.csv",)),
     ("theory theorm-2", 2, ("did you mean theorem-2?",)),
     ("theory lema-1", 2, ("did you mean lemma-1?",)),

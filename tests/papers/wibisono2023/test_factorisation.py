@@ -50,11 +50,11 @@ def test_models_agree_with_loops_over_words() -> None:
         bag, attention = ContinuousBag(12, 7), WordAttention(12, 7)
         for weight in attention.parameters():
             weight.normal_()
-    mask, c, w = attention.tokens.weight[-1], attention.tokens.weight, attention.center.weight
+    mask, c, w = attention.tokens.weight[-1], attention.tokens.weight, attention.centre.weight
     for row, counts in enumerate(contexts):
         words = torch.repeat_interleave(torch.arange(12), counts.long()).tolist()
         mean = sum(bag.tokens.weight[word] for word in words) / len(words)
-        assert torch.allclose(bag(contexts)[row], bag.center.weight @ mean, rtol=0, atol=ROUNDING)
+        assert torch.allclose(bag(contexts)[row], bag.centre.weight @ mean, rtol=0, atol=ROUNDING)
         tokens = [*words, 12]
         tau = [math.exp(float(c[token] @ attention.key_query.weight.T @ mask) / math.sqrt(7)) for token in tokens]
         mixed = sum(share * c[token] for share, token in zip(tau, tokens, strict=True)) / sum(tau)
@@ -84,7 +84,7 @@ def test_training_repeats_and_leaves_the_callers_random_numbers_alone(monkeypatc
             model = ContinuousBag(12, 6)
         torch.manual_seed(3)
         fit(model, examples, 7)
-        results.append((model.center.weight.detach(), torch.rand(1)))
+        results.append((model.centre.weight.detach(), torch.rand(1)))
     torch.manual_seed(3)
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1] == torch.rand(1)
@@ -93,7 +93,7 @@ def test_training_repeats_and_leaves_the_callers_random_numbers_alone(monkeypatc
 def test_a_loss_that_is_no_number_is_an_error() -> None:
     model = ContinuousBag(12, 3)
     with torch.no_grad():
-        model.center.weight[0, 0] = math.inf
+        model.centre.weight[0, 0] = math.inf
     with refuses(TrainingError, "loss", "nan", "1"):
         fit(model, examples_of(toy_corpus(20)))
 
@@ -114,12 +114,12 @@ def test_sums_of_gamma_are_those_of_a_loop(seed: int) -> None:
     tau = np.exp(np.random.default_rng(seed).normal(size=13))
     gamma, squares = np.zeros((12, 12)), np.zeros((12, 12))
     for sentence in corpus.sentences:
-        for place, center in enumerate(sentence):
+        for place, centre in enumerate(sentence):
             others = np.delete(sentence, place)
             total = tau[others].sum() + tau[-1]
             for other in others:
-                gamma[center, other] += tau[other] / total
-                squares[center, other] += (tau[other] / total) ** 2
+                gamma[centre, other] += tau[other] / total
+                squares[centre, other] += (tau[other] / total) ** 2
     sums = sum_attention(examples_of(corpus), tau)
     assert np.allclose(sums.gamma, gamma, rtol=ROUNDING)
     assert np.allclose(sums.squares, squares, rtol=ROUNDING)
@@ -153,6 +153,6 @@ def test_cbow_on_the_toy_corpus_correlates_as_published_at_one_dimension(monkeyp
 
 def test_products_are_of_words_and_not_of_the_mask() -> None:
     model = WordAttention(5, 3)
-    expected = model.center.weight @ model.tokens.weight[:5].T
+    expected = model.centre.weight @ model.tokens.weight[:5].T
     assert np.allclose(products_of(model), expected.detach().numpy())
     assert count_pairs(examples_of(toy_corpus(10))).shape == (12, 12)
