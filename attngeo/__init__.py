@@ -8,9 +8,9 @@
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words
     words(model, layer=..., head=...)  the tokens that one head connects
-    compose(models)                    how much of what each head writes heads of later layers read
+    compose(models)                    how much of each head's output later heads read
     positions(models)                  where each head looks by position alone
-    gradients(model)                   the updates that a text asks of every layer and head, see attngeo.updates
+    gradients(model)                   the updates of every layer and head on a text, see attngeo.updates
     compare(models)                    what changed from the first of some models to each other one
     lineage(model, candidates)         whether models share an origin, by a permutation test on their weights
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors

@@ -169,7 +169,11 @@ def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:
 def device_option() -> Any:
     """The option `device`, which several questions have."""
     return option(
-        "auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE", parse=parse_device
+        "auto",
+        "Device for the computation: auto, cpu, cuda, cuda:N or mps",
+        panel=RUNNING,
+        metavar="DEVICE",
+        parse=parse_device,
     )
 
 

@@ -20,17 +20,15 @@ MOST_JOBS = 1024
 class StudyOptions(Options):
     """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
 
-    jobs: int = option(
-        1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS
-    )
+    jobs: int = option(1, "Number of parallel processes", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS)
     cluster: str | None = option(
         None,
-        "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786",
+        "Run on the workers of this Dask scheduler, for example tcp://host:8786",
         advanced=True,
         panel=RUNNING,
         metavar="ADDRESS",
     )
-    fail_fast: bool = option(False, "Stop at the first run that fails", advanced=True, panel=RUNNING)
+    fail_fast: bool = option(False, "Stop at the first failed run", advanced=True, panel=RUNNING)
 
     @property
     def elsewhere(self) -> bool:
@@ -51,7 +49,7 @@ class ResultOptions(Options):
 
     fresh: bool = option(
         False,
-        "Compute again what is in the result store",
+        "Compute again instead of using kept results",
         in_command=" (see attngeo cache)",
         advanced=True,
         panel=RUNNING,

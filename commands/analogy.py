@@ -81,8 +81,8 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         metavar="CORPUS",
-        help="Train CBOW and attention on a text with one sentence a line, or on toy, and report the paraphrase "
-        "errors of each question, instead of asking models",
+        help="Train CBOW and attention on a text with one sentence per line, or on toy, and report the paraphrase "
+        "errors of each question instead of asking models",
         rich_help_panel=COMPUTATION,
     ),
 ]
@@ -105,7 +105,7 @@ def analogy(
         Path | None, file_option("--questions-output", help="Write each question with its rank and the best answers")
     ] = None,
     comparisons_output: Annotated[
-        Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
+        Path | None, file_option("--comparisons-output", help="Write the tests of each pair of models")
     ] = None,
     hub: HubAccess,
     study: StudyOptions,
@@ -113,12 +113,11 @@ def analogy(
 ) -> None:
     """Test embeddings on word analogies: a is to b as c is to which word?
 
-    The answer is the word with the largest cosine with b + c - a. Several models are compared on the questions that all
-    of them know. By default, as in the paper, Wibisono and Wang 2023 (arXiv 2307.04057), vectors are used as they are
-    and only whole words may be answers.
+    The answer is the word whose vector has the largest cosine with b + c - a. Several models are compared on the
+    questions that all of them know. By default, as in Wibisono and Wang 2023 (arXiv 2307.04057), vectors are used
+    unchanged and only whole words may be answers.
 
-    With --explain, the error terms of the paper's section 4.2 are computed instead, for embeddings that are trained on
-    a small text.
+    With --explain, computes the error terms of the paper's section 4.2 instead, for embeddings trained on a small text.
 
     Examples:
         attngeo analogy demo:minilm
@@ -350,4 +349,4 @@ def print_explanation(frame: pd.DataFrame) -> None:
         print_rows(rows, columns, expendable=EXPENDABLE_TERMS)
     console.print("ρ to ξ are norms over the contexts in which all probabilities are positive", style="dim")
     if (frame["contexts"] == 0).any():
-        console.print("—: there is no such context; a larger corpus has more", style="dim")
+        console.print("—: no such context; a larger corpus has more", style="dim")

@@ -72,22 +72,20 @@ MEANT = {
 }
 # A test compares the texts with those of the commands, whose modules are imported when they are called.
 COMMANDS = {
-    "score": SubCommand(READ, "Score how symmetric and how directional the query-key matrix of every layer is."),
+    "score": SubCommand(READ, "Score the symmetry and directionality of the query-key matrix of every layer."),
     "inspect": SubCommand(
-        READ, "Show what score would read of a model, what it leaves out, and why. Reads no weights."
+        READ, "Show what score would read from a model, what it leaves out, and why. Reads no weights."
     ),
     "analogy": SubCommand(READ, "Test embeddings on word analogies: a is to b as c is to which word?"),
     "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
-    "words": SubCommand(READ, "Show which tokens one head connects, by its weights and the token embeddings alone."),
-    "compose": SubCommand(
-        READ, "Measure how much of what each head writes the heads of later layers read, by the weights alone."
-    ),
-    "compare": SubCommand(READ, "Show what changed from one model to others: which layers, and which heads."),
+    "words": SubCommand(READ, "Show which tokens one head connects, from its weights and the token embeddings alone."),
+    "compose": SubCommand(READ, "Measure how much of each head's output later heads read, from the weights alone."),
+    "compare": SubCommand(READ, "Show which layers and heads changed from one model to others."),
     "lineage": SubCommand(
         READ, "Test whether models share an origin: whether their initial weights were drawn independently."
     ),
     "gradients": SubCommand(
-        READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
+        READ, "Score the gradient of every query-key matrix on a text: where its scores come from."
     ),
     "positions": SubCommand(
         READ, "Show where each head looks by position alone: one token back, at itself, or far away."
@@ -99,8 +97,8 @@ COMMANDS = {
     "plot": SubCommand(
         SHOW, "Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items."
     ),
-    "report": SubCommand(SHOW, "Make a report: one page with figures, tables and checks, which opens offline."),
-    "cache": SubCommand(SHOW, "List the results that are kept on this machine, with their sizes, or remove them."),
+    "report": SubCommand(SHOW, "Make a report: one page with figures, tables and checks that opens offline."),
+    "cache": SubCommand(SHOW, "List the results kept on this machine, with their sizes, or remove them."),
     "efa": SubCommand(ESTIMATE, "Model sequences, baskets, ratings and places with exponential family attention."),
     "tabular": SubCommand(ESTIMATE, "Classify tables of categories with attention, and compare it with other methods."),
     "theory": SubCommand(PAPERS, "Check the statements of the papers by computing both sides of each."),
@@ -144,7 +142,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print versions, and exit")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="With --version, print the device, too")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="With --version, also print the device")] = False,
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
     if version:

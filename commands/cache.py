@@ -44,21 +44,21 @@ def cache(
         bool,
         typer.Option(
             "--outdated",
-            help="Only results of other versions of attngeo, and of files that have changed or are gone",
+            help="Only results of other versions of attngeo, and of changed or deleted files",
             rich_help_panel=INPUT,
         ),
     ] = False,
     format: FindingsFormat = "table",
     quiet: Quiet,
 ) -> None:
-    """List the results that are kept on this machine, with their sizes, or remove them.
+    """List the results kept on this machine, with their sizes, or remove them.
 
-    score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
-    folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. positions keeps the table
-    of each model, compose that and the finished pairs of layers, compare and lineage that of each pair of models,
-    tabular the scores of each method on each data set, efa the numbers of each model and the state of an unfinished
-    training. clear may be used while other commands run: they compute what they miss. It removes nothing if a MODEL has
-    no result.
+    Results are in the platform's cache folder, or in the folder ATTNGEO_CACHE; if ATTNGEO_CACHE is empty, nothing is
+    kept. score keeps the scores of each model, and the finished layers of an interrupted one; positions the table of
+    each model; compose also the finished pairs of layers; compare and lineage the table of each pair of models;
+    tabular the scores of each method on each data set; efa the numbers of each model and the state of an unfinished
+    training. You can clear while other commands run: they recompute missing results. clear removes nothing if a MODEL
+    has no result.
 
     Examples:
         attngeo cache list
@@ -67,7 +67,7 @@ def cache(
     """
     folder = cache_folder()
     if folder is None:
-        raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
+        raise UsageError(f"{VARIABLE} is empty, so nothing is kept; set it to a folder, or unset it")
     if action == "clear" and format != "table":
         raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
     kept = list_entries()

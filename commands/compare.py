@@ -64,7 +64,7 @@ CHANGED = {"qk": "queries and keys", "ov": "values and outputs"}
 
 Models = Annotated[
     list[str] | None,
-    model_argument(f"The first model, and others that are compared with it: {MODEL_HELP}; or org/name@step*"),
+    model_argument(f"The first model, then models to compare with it: {MODEL_HELP}; or org/name@step*"),
 ]
 Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
 
@@ -89,13 +89,13 @@ def compare(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Show what changed from one model to others: which layers, and which heads.
+    """Show which layers and heads changed from one model to others.
 
-    Change: the norm of what was added to the query-key matrix over the norm of what it was. With rotary embeddings the
-    matrix depends on the distance of two tokens, and norms are means over all distances. 0 is for weights that compute
-    the same; about 1.4 and a cosine of 0 are for weights that have nothing in common. Overlaps: how much of the inputs
-    that a head reads is the same; by chance head_dim/d_model. Models of other sizes are side by side by depth, without
-    changes. Biases are not compared, and values and outputs with --circuit ov only.
+    Change: norm of the difference of both query-key matrices, over the norm of the first. With rotary embeddings, the
+    matrix depends on the distance between two tokens, and norms are means over all distances. 0 means that both compute
+    the same; about 1.4 with a cosine of 0 means that they have nothing in common. Overlaps: how much of a head's inputs
+    is the same in both; head_dim/d_model by chance. Models of different sizes are paired by relative depth, without
+    changes. Biases are not compared; values and outputs are compared with --circuit ov only.
 
     Examples:
         attngeo compare ./base ./tuned
@@ -118,13 +118,13 @@ def compare(
         listed = [*dict.fromkeys(listed)]
     if order_steps(listed)[:1] != [0]:
         verbosity.note(
-            f"note: all are compared with the first, {listed[0]}, and others are earlier steps; a pattern in quotes "
-            "begins with the earliest"
+            f"note: all models are compared with the first, {listed[0]}, but others are earlier steps; a quoted "
+            "pattern starts with the earliest"
         )
     if len(listed) == 1 and not options.adapter:
         raise UsageError(
-            f"compare has fewer than two models: {listed[0]}; give a first one and others, a pattern such as "
-            f"org/name@step*, or --adapter; to score one model, type: attngeo score {shlex.quote(listed[0])}"
+            f"compare has fewer than two models: {listed[0]}; add others, a pattern such as org/name@step*, or "
+            f"--adapter; to score one model, type: attngeo score {shlex.quote(listed[0])}"
         )
     pairs = list_pairs(listed, options)
     outputs.check(*listed, more=[checks], figures=figures)
@@ -255,14 +255,14 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     known = frame.dropna(subset="change")
     is_head = known["head"].notna()
     if known.empty:
-        sys.stdout.write("no layer or head has a change; the notes say why\n")
+        sys.stdout.write("no layer or head has a change: see the notes\n")
         return
     if not known["change"].any():
         text = f"nothing changed in {CHANGED[options.circuit]}"
         if len(known) < len(frame):
             text += f", in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
             text += f" and {is_head.sum()} of {frame['head'].notna().sum()} heads"
-            text += "; the others cannot be compared, and the notes say why"
+            text += "; the others cannot be compared: see the notes"
         sys.stdout.write(f"{text}\n")
         return
     known = known[known["change"] > 0]

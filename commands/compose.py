@@ -44,9 +44,9 @@ GROUPS = ("model", "from_stack", "to_stack", "kind")
 BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "composition_z", "above_threshold")
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 MEANING = (
-    "above the threshold, a pair shares more directions than 99.9% of the pairs of this model that cannot compose; "
-    "more of them than chance gives show that later layers read what earlier ones write, and no circuit: what a head "
-    "uses shows in the running model only"
+    "a pair above the threshold shares more directions than 99.9% of the pairs of this model that cannot compose; "
+    "more such pairs than by chance show that later layers read what earlier ones write, but do not prove a circuit: "
+    "only the running model shows what a head uses"
 )
 
 
@@ -55,8 +55,8 @@ class Printed(Options):
 
     top: int = option(
         20,
-        "Print the N strongest pairs of each kind, or the first N rows with --sort, and 0 for none; if it is given, "
-        "files have these alone",
+        "Print the N strongest pairs of each kind, or with --sort the first N rows; 0 prints none. If given, files "
+        "have only these, too",
         panel=RESULTS,
         metavar="N",
         least=0,
@@ -84,13 +84,13 @@ def compose(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Measure how much of what each head writes the heads of later layers read, by the weights alone.
+    """Measure how much of each head's output later heads read, from the weights alone.
 
-    A pair is LAYER.HEAD→LAYER.HEAD: the one that writes, then the one that reads. A head reads with its queries (q),
-    its keys (k) and its values (v). z counts standard deviations above heads with the same spectra that are turned at
-    random. Trained heads exceed it even if they cannot compose, so that the threshold is the 99.9% quantile of z over
-    the pairs whose writer is in a later layer than the reader. Pairs above it have a star. Files, csv and json have all
-    pairs without --top. Composition: Elhage et al. 2021 (A mathematical framework for transformer circuits).
+    A pair is LAYER.HEAD→LAYER.HEAD: the head that writes, then the head that reads. A head reads with its queries (q),
+    keys (k) and values (v). z counts standard deviations above randomly rotated heads with the same singular values.
+    Trained heads have a high z even if they cannot compose. The threshold is therefore the 99.9% quantile of z over the
+    pairs whose writer is in a later layer than the reader. Pairs above it have a star. Without --top, files, csv and
+    json have all pairs. Composition: Elhage et al. 2021 (A mathematical framework for transformer circuits).
 
     Examples:
         attngeo compose demo:minilm
@@ -241,7 +241,7 @@ def _print_maps(by_kind: dict[str, pd.DataFrame]) -> None:
         }
         console.print(f"{name:>{margin}}  {'  '.join(map(''.join, cells.values()))}".rstrip())
     marks = [f"{marks[plain]} >{least:.0%}" for least, marks in reversed(SHADES.items())]
-    console.print(f"writing layers down, reading across; pairs above: {', '.join(marks)}\n")
+    console.print(f"rows: layers that write, columns: layers that read; pairs above: {', '.join(marks)}\n")
 
 
 def _name_bin(start: int, step: int, last: int) -> str:
@@ -269,11 +269,11 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
         if found["impossible"] < ENOUGH:
             uncertain.setdefault(found["impossible"], []).append(NAMES[found["kind"]])
     notes += [
-        f"the threshold of {list_names([*dict.fromkeys(names)])} is of {count} impossible pairs only, near the largest "
-        "of them: pairs above it are little evidence"
+        f"the threshold of {list_names([*dict.fromkeys(names)])} comes from only {count} impossible pairs and is near "
+        "their largest z: pairs above it are weak evidence"
         for count, names in uncertain.items()
     ]
     if about["readings"] > about["layers_read"]:
         times = about["readings"] / about["layers_read"]
-        notes.append(f"each layer was read {times:.1f} times, because not all fit into the memory; --memory gives more")
+        notes.append(f"each layer was read {times:.1f} times, because not all fit in memory; allow more with --memory")
     return notes + [note for note in frame["note"].unique() if note]

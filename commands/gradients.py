@@ -66,15 +66,15 @@ def gradients(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Score the updates that a text asks of every query-key matrix: where its scores come from.
+    """Score the gradient of every query-key matrix on a text: where its scores come from.
 
-    The model runs on sequences of the text. With the gradient β of the loss by the attention logits and the inputs X of
-    attention, the update of W_qk is Xᵀ·β·X (Saponati et al. 2025, Proposition 2.1). It is scored as W_qk is. Chance is
-    the score if each row of β is shuffled. Columns and rows: variance of their norms, over the mean square. Pairs:
-    correlation of β of two tokens in both directions. Context: share of the first half of the positions as contexts;
-    attending: as the tokens that attend.
+    The model runs on sequences of the text. The gradient of W_qk, its update, is Xᵀ·β·X: X are the inputs of attention,
+    β is the gradient of the loss by the attention logits (Saponati et al. 2025, Proposition 2.1). It is scored like
+    W_qk; chance is the score with each row of β shuffled. Columns and rows: variance of their norms, over the mean
+    square. Pairs: correlation of β between both directions of two tokens. Context: share of the first half of the
+    positions as contexts; attending: their share as attending tokens.
     A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). Files, csv and
-    json have the rows of heads and more columns, too.
+    json also have the rows of heads, and more columns.
 
     Examples:
         attngeo gradients demo:encoder
@@ -172,5 +172,6 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     about: dict[Any, Any] = frame.attrs
     notes = []
     if about["objective"] != about["trained_on"]:
-        notes.append(f"it was trained on {about['trained_on']}; compare updates at equal loss, or along a training")
+        trained_on = about["trained_on"]
+        notes.append(f"the model was trained on {trained_on}; compare updates at equal loss, or along a training")
     return notes + [note for note in frame["note"].unique() if note]

@@ -46,13 +46,13 @@ def inspect(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Show what score would read of a model, what it leaves out, and why. Reads no weights.
+    """Show what score would read from a model, what it leaves out, and why. Reads no weights.
 
-    Begins with the cost: bytes that score would read, of how many. Lists stacks and their sizes; then the modules that
-    attend, by their names with # for a number, with their tensors and the rule that found them; then what is left out,
-    with the reason. With -v, lists every single module.
+    Shows the cost first: the bytes that score would read, and the total. Then lists the stacks and their sizes; the
+    attention modules (# stands for numbers in their names), with their tensors and the rule that found them; and what
+    is left out, with the reason. With -v, lists every module on its own.
 
-    Of several models, and with --models, only the cost is shown: a line for each model, and the sum.
+    For several models, or with --models, shows only the cost: one line per model, and the sum.
 
     Examples:
         attngeo inspect demo:minilm

@@ -37,34 +37,34 @@ BRIEF = ("other", "verdict", "similarity", "p_value", "similarity_z", "layers")
 # Verdict → what to conclude from it, and what not, for people who are no statisticians.
 MEANINGS = {
     "related": "The initial weights of both models were not drawn independently (z is above 10): one model was made "
-    "from the other, or both were made from the same initial weights. Which came first cannot be told, nor whether it "
-    "was allowed: for that, look at dates, licences and model cards. A similarity near 1 is that of a copy; a small "
-    "one may be of models that were trained apart from the same initial weights.",
-    "no evidence": "No common origin was found. This does not show that the models are independent: the test does not "
-    "see an origin if the coordinates of a copy were reordered or rotated and it was trained since, if its queries or "
-    "keys were replaced, or if it was trained for very long. A small p with a z below 5 is too little: similar "
-    "training alone may give so much similarity.",
-    "suspicious": "For the reason in the table: heads of both models have nearly the same singular values, as in a "
-    "copy whose coordinates were reordered or rotated, or z is high without being decisive. Independent models have "
-    "not been seen to have either. This is a reason to look closer, and no proof.",
-    "not testable": "The test cannot compare these models, for the reason in the table. Nothing follows about their "
-    "origin, neither for nor against it.",
+    "from the other, or both were made from the same initial weights. The test cannot tell which came first, nor "
+    "whether copying was allowed: look at dates, licences and model cards. A similarity near 1 suggests a copy; a "
+    "small one, models trained separately from the same initial weights.",
+    "no evidence": "No common origin was found. This does not show that the models are independent: the test misses "
+    "an origin if a copy was reordered or rotated and then trained, if its queries or keys were replaced, or if it was "
+    "trained for very long. A small p with a z below 5 is too little evidence: similar training alone can make models "
+    "this similar.",
+    "suspicious": "The table gives the reason: heads of both models have nearly the same singular values, as in a "
+    "copy whose coordinates were reordered or rotated, or z is high but not decisive. Neither has been seen in "
+    "independent models. Look closer; this is no proof.",
+    "not testable": "The test cannot compare these models; the table gives the reason. This says nothing for or "
+    "against a common origin.",
 }  # fmt: skip
 # Verdict → what to do next, without --align and with it.
 NEXT = {
     "no evidence": (
-        "If you suspect a reordered copy, ask again with --align.",
-        "Where coordinates are the same, the test sees more without --align: ask both ways.",
+        "If you suspect a reordered copy, run the test again with --align.",
+        "If the coordinates are the same, the test is stronger without --align: run it both ways.",
     ),
     "suspicious": (
-        "Do what the table says. --align recognises a reordered copy, if the tokens of both have the same order.",
-        "--align recognises reordered copies whose tokens have the same order, and found none; no option recognises a "
-        "rotated one. It sees less than the test without it, where coordinates are the same: ask both ways. Compare "
-        "what both models answer, or ask who made the candidate.",
+        "Do what the table says. --align recognises a reordered copy if the tokens of both have the same order.",
+        "--align recognises reordered copies whose tokens have the same order, and found none; no option recognises "
+        "rotated copies. If the coordinates are the same, the test is stronger without --align: run it both ways. "
+        "Compare the answers of both models, or ask the candidate's authors.",
     ),
     "not testable": (
-        "If only the stacks have other names, pair them with --stack; else compare what both models answer, or ask who "
-        "made the candidate.",
+        "If only the names of the stacks differ, pair them with --stack; else compare the answers of both models, or "
+        "ask the candidate's authors.",
     )
     * 2,
 }
@@ -73,7 +73,7 @@ Candidates = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CANDIDATE",
-        help="Models that may share its origin; or patterns in quotes, 'org/name@step*' or './runs/*'",
+        help="Models that may share its origin; or quoted patterns, 'org/name@step*' or './runs/*'",
         autocompletion=complete_models,
     ),
 ]
@@ -83,7 +83,7 @@ CandidatesFile = Annotated[
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Read more candidates from a file, one on each line",
+        help="Also read candidates from FILE, one per line",
         rich_help_panel=INPUT,
     ),
 ]
@@ -107,13 +107,13 @@ def lineage(
 ) -> None:
     """Test whether models share an origin: whether their initial weights were drawn independently.
 
-    Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. It is compared
-    with that of models whose coordinates are permuted: p is the share of these that reach it. z is its distance from
-    them in standard deviations, or from models whose coordinates have random signs, if that is less. The verdict is
-    related for z above 10; suspicious for a copy that may be permuted or rotated; not testable for models that cannot
-    be compared, for example of other widths or with fixed sinusoidal positions; else no evidence. Reads queries, keys
-    and the gains before them, and with --align the first rows of the token embeddings. The test is that of Zhu et al.
-    2025 (Independence tests for language models).
+    Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. The test permutes
+    the coordinates of one model at random. p: share of permutations with at least this similarity. z: standard
+    deviations above the permutations, or above random signs of the coordinates if that is less. The verdict is related
+    if z is above 10; suspicious if one may be a permuted or rotated copy; not testable if the models cannot be
+    compared, for example with different widths or fixed sinusoidal positions; else no evidence. Reads queries, keys and
+    the gains before them, with --align also the first rows of the token embeddings. Source: Zhu et al. 2025
+    (Independence tests for language models).
 
     Examples:
         attngeo lineage demo:encoder demo:decoder

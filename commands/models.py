@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
 EMBEDDING_HELP = (
     "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec; also .gz and .zip); or "
-    "cbow:TEXT, which trains CBOW on a text first"
+    "cbow:TEXT to train CBOW on a text first"
 )
 
 
@@ -46,14 +46,14 @@ def model_argument(help: str) -> Any:
 Model = Annotated[str, model_argument(MODEL_HELP)]
 Models = Annotated[
     list[str] | None,
-    model_argument(f"{MODEL_HELP}; or a pattern in quotes, 'org/name@step*' or './checkpoints/*'"),
+    model_argument(f"{MODEL_HELP}; or a quoted pattern, 'org/name@step*' or './checkpoints/*'"),
 ]
 ModelsFile = Annotated[
     str | None,
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Read more models from a file, one on each line",
+        help="Also read models from FILE, one per line",
         rich_help_panel=INPUT,
     ),
 ]
@@ -88,7 +88,7 @@ def list_all(
         return listed
     repeated = [model for model, times in Counter(listed).items() if times > 1]
     if repeated:
-        verbosity.note(f"note: given twice, and read once: {list_names(repeated)}")
+        verbosity.note(f"note: given twice, read once: {list_names(repeated)}")
     return [*dict.fromkeys(listed)]
 
 

@@ -36,7 +36,7 @@ def nearest(
 ) -> None:
     """Show the words nearest to a sum of words.
 
-    Words are ranked by cosine similarity. The words of the sum are left out.
+    Ranks words by cosine similarity, without the words of the sum.
 
     Examples:
         attngeo nearest demo:minilm king - man + woman

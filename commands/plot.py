@@ -22,8 +22,8 @@ from .outputs import Verbosity, check_outputs, file_option
 from .progress import Bar
 
 INPUT_HELP = (
-    "File of score, positions, compare, analogy, pretrain, tabular or efa; folder of pretrain; model, as for score; "
-    "or a pattern of folders or models in quotes, 'org/name@step*' or './checkpoints/*'"
+    "File from score, positions, compare, analogy, pretrain, tabular or efa; folder from pretrain; model, as for "
+    "score; or a quoted pattern of folders or models, 'org/name@step*' or './checkpoints/*'"
 )
 
 
@@ -34,7 +34,7 @@ def plot(
         str,
         typer.Argument(
             metavar="KIND",
-            help="What to draw: a kind listed above",
+            help="Kind of figure, listed above",
             autocompletion=lambda: list(FIGURES),
         ),
     ],
@@ -55,10 +55,10 @@ def plot(
 ) -> None:
     """Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items.
 
-    Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
+    Numbered figures follow those of Saponati et al. 2025 (arXiv 2502.10927).
 
     Images (.png, .svg, .pdf) require attngeo[images], and Chromium or Chrome: {browser}.
-    An image has the size of its figure on paper: 96 pixels are an inch, and in a .png file 192.
+    96 pixels of a figure are one inch of its image on paper; a .png file has 192 per inch.
 
     Kinds:
     {kinds}

@@ -64,13 +64,12 @@ def positions(
 ) -> None:
     """Show where each head looks by position alone: one token back, at itself, or far away.
 
-    Fast share: that of the fastest quarter of the rotary pairs in the size of all; heads that look at the previous
-    token tend to have a large one. Kernel κ(Δ): the logit of a token with itself Δ positions earlier, summed over
-    directions; or of a table of positions, the mean over tokens. Previous token: κ(1) above the mean of κ(0), κ(2) and
-    κ(3), over the size of all pairs; κ(1) need not be the largest. Peak: Δ of the largest κ; peak 1 counts heads.
-    Random heads have a fast share of about 0.25, and 0 on average as previous token; no value is decisive, compare
-    the heads of one model. Reads queries, keys and the table of positions only. Files, csv and json have the kernel
-    from 0 to 8.
+    Fast share: how much of the norm the fastest quarter of the rotary pairs holds; often large in heads that look at
+    the previous token. Kernel κ(Δ): logit of a token with itself Δ positions earlier, summed over directions; with a
+    table of positions, the mean over tokens. Previous token: κ(1) minus the mean of κ(0), κ(2) and κ(3), over the norm
+    of all pairs; κ(1) need not be the largest. Peak: Δ of the largest κ; peak 1 counts heads. Random heads have a fast
+    share of about 0.25, and a previous token of 0 on average. No value is decisive: compare the heads of one model.
+    Reads only queries, keys and the table of positions. Files, csv and json have κ(0) to κ(8).
 
     Examples:
         attngeo positions demo:decoder

@@ -67,8 +67,8 @@ def pretrain(
 ) -> None:
     """Train a small transformer from scratch and score its attention as it learns.
 
-    Options that are not given are the model's own; bert-mini, bert and bert-large have those of the paper, Saponati et
-    al. 2025 (arXiv 2502.10927), section S2. The first example takes two minutes on two cores and downloads nothing.
+    Options you omit take the model's defaults; bert-mini, bert and bert-large have those of section S2 of Saponati et
+    al. 2025 (arXiv 2502.10927). The first example takes two minutes on two cores and downloads nothing.
 
     Examples:
         attngeo pretrain --init symmetric
@@ -172,8 +172,8 @@ def _print_comparison(comparison: Comparison) -> None:
     print_table(spread, gains, title=title, expendable=["steps to baseline", "final loss"])
     baseline = _show_init({"init": rows["init"].iloc[0]})
     legend = (
-        f"baseline: init {baseline} of the same objective and seed; steps to baseline: the first log whose loss is "
-        "below the baseline's last; speed-up: share of the steps that this saves"
+        f"baseline: init {baseline} with the same objective and seed; steps to baseline: first log with a loss below "
+        "the baseline's last; speed-up: share of the steps saved"
     )
     Terminal().print(legend, style="dim")
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()

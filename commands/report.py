@@ -41,7 +41,7 @@ def report(
         bool,
         typer.Option(
             "--init",
-            help="Write a recipe to start from to -o, a new file; without it, print it",
+            help="Write a starter recipe to -o, a new file; without -o, print it",
             rich_help_panel=INPUT,
         ),
     ] = False,
@@ -53,11 +53,11 @@ def report(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Make a report: one page with figures, tables and checks, which opens offline.
+    """Make a report: one page with figures, tables and checks that opens offline.
 
     The folder has index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. The exit
     code is 1 if a check of the recipe fails, and 4 if a model, figure or table is missing.
-    A report that was interrupted is resumed by the same command.
+    To resume an interrupted report, run the same command again.
 
     Examples:
         attngeo report --init -o recipe.toml
@@ -72,7 +72,7 @@ def report(
         sys.stdout.write(dump_json(make_recipe_class().model_json_schema(), indent=2) + "\n")
         return
     if recipe is None:
-        raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")
+        raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes a starter recipe")
 
     from attngeo.reporting.report import build_report
 

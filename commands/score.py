@@ -92,7 +92,7 @@ Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Run the model with transformers; exit with 1 if it multiplies other weights than those that are read",
+        help="Run the model with transformers; exit with 1 if it uses different weights",
         rich_help_panel=RESULTS,
     ),
 ]
@@ -118,12 +118,12 @@ def score(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Score how symmetric and how directional the query-key matrix of every layer is.
+    """Score the symmetry and directionality of the query-key matrix of every layer.
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
-    if a few columns dominate, positive if a few rows do. The paper that defines them is Saponati et al. 2025 (arXiv
-    2502.10927). Of three or more steps of a training, such as org/name@step*, a table says from which step on each
-    score is outside of chance: its median over layers is then 2 standard deviations of a random form away.
+    if a few columns dominate, positive if a few rows do. Both are defined in Saponati et al. 2025 (arXiv 2502.10927).
+    With three or more training steps, such as org/name@step*, a table shows the step at which each score leaves chance:
+    from there on, its median over layers is at least 2 standard deviations of a random form away.
 
     Examples:
         attngeo score demo:minilm
@@ -454,7 +454,7 @@ def _print_departures(rows: pd.DataFrame, verbosity: Verbosity) -> None:
         cells = {departure["score"]: _describe_departure(departure) for departure in members.to_dict("records")}
         lines.append({"model": model, "stack": stack, **cells})
     scores = {SCORES[name].label: name for name in departures["score"].unique()}
-    columns = {"outside of chance from step": "model", "stack": "stack", **scores}
+    columns = {"leaves chance at step": "model", "stack": "stack", **scores}
     if lines:
         sys.stdout.write("\n")
         print_table(lines, columns, texts=columns, rule="none")

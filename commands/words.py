@@ -36,9 +36,9 @@ def words(
     hub: HubAccess,
     verbosity: Verbosity,
 ) -> None:
-    """Show which tokens one head connects, by its weights and the token embeddings alone.
+    """Show which tokens one head connects, from its weights and the token embeddings alone.
 
-    The column value_chance has the value of the same rank for shuffled embeddings: a pair below it says nothing.
+    The column value_chance has the value of the same rank for shuffled embeddings: ignore pairs below it.
 
     Examples:
         attngeo words demo:minilm --layer 2 --head 5

@@ -60,7 +60,7 @@ class ProbeSettings(Options):
     table: Table = option("input", "Table of a checkpoint: its input embeddings, or its unembedding", panel=INPUT)
     answers: Answers = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
     case: Case = option(
-        "auto", "Case of the words that are looked up; auto is lower for uncased vocabularies, else keep", panel=INPUT
+        "auto", "Case for looking up words; auto is lower for uncased vocabularies, else keep", panel=INPUT
     )
     subwords: Subwords = option(
         "none", "Vector of a word of several tokens: none, or the mean of their vectors", advanced=True, panel=INPUT
@@ -99,15 +99,17 @@ class AnalogyOptions(ProbeSettings):
 
     questions: Any = option(
         GOOGLE,
-        "Questions: google (19,544), a file of the same form, or a folder of BATS",
+        "Questions: google (19,544), a file in the same format, or a folder of BATS",
         panel=INPUT,
         metavar="NAME|FILE|FOLDER",
     )
-    keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT, advanced=True)
+    keep_duplicates: bool = option(
+        False, "Ask repeated questions as often as the file lists them", panel=INPUT, advanced=True
+    )
     method: Method = option("3cosadd", "Score of an answer", panel=COMPUTATION)
     n_answers: int = option(
         5,
-        "Number of best answers to keep for each question",
+        "Number of best answers to keep per question",
         in_command=" (--questions-output)",
         panel=COMPUTATION,
         advanced=True,
@@ -115,7 +117,7 @@ class AnalogyOptions(ProbeSettings):
     )
     own: bool = option(
         False,
-        "Report each model also on all questions that it knows, not only on the common ones",
+        "Also report each model on all questions it knows",
         panel=COMPUTATION,
         advanced=True,
     )
@@ -133,7 +135,7 @@ class AnalogyOptions(ProbeSettings):
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
     memory: Converted[Memory, int] = option(
         1_000_000_000,
-        "Memory for blocks of the computation, in addition to the table",
+        "Memory limit for blocks of the computation, besides the table",
         advanced=True,
         panel=RUNNING,
         metavar="SIZE",
@@ -179,7 +181,7 @@ class ExplainOptions(Options):
 
     questions: Any = option(
         GOOGLE,
-        "Questions: google (for the toy corpus: some of its words), or a file of the same form",
+        "Questions: google (for the toy corpus: some of its words), or a file in the same format",
         panel=INPUT,
         metavar="NAME|FILE",
     )
@@ -194,7 +196,7 @@ class ExplainOptions(Options):
     )
     positions: bool = option(
         False,
-        "Take each word at each position of a sentence as a unit of its own",
+        "Treat each word at each position of a sentence as a separate unit",
         in_command=" (with --explain)",
         panel=COMPUTATION,
         advanced=True,

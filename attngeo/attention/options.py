@@ -32,7 +32,7 @@ class SourceOptions(Options):
 
     adapter: Converted[References, Sequence[str]] = option(
         (),
-        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it",
+        "PEFT adapter to add, from the Hub or a folder; REF=0.5 adds half of it",
         panel=INPUT,
         metavar="REF",
         parse=as_texts,
@@ -40,7 +40,7 @@ class SourceOptions(Options):
     )
     config: Converted[Reference | None, str | None] = option(
         None,
-        "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        "Source of config.json, if not beside the weights: a folder, a file or a model on the Hub",
         panel=INPUT,
         metavar="REF",
         parse=str,
@@ -53,20 +53,25 @@ class ReadingOptions(SourceOptions):
 
     stack: str | None = option(
         None,
-        "Only this stack: encoder, decoder, cross, text, vision …",
+        "Read only this stack: encoder, decoder, cross, text, vision …",
         in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
     layers: Converted[Layers | None, Sequence[int] | None] = option(
-        None, "Only these layers", in_command=", for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+        None,
+        "Read only these layers",
+        in_command=", for example 0-3,7",
+        panel=INPUT,
+        metavar="LIST",
+        parse=check_layers,
     )
     with_bias: bool = option(
-        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
+        False, "Include the biases, as an extra input of value 1", panel=COMPUTATION, advanced=True
     )
     fold_norm: bool = option(
         False,
-        "Include the gain of the normalisation before attention; in Wv·Wo, that of one after it, too",
+        "Include the gain of the normalisation before attention; in Wv·Wo, also of one after it",
         panel=COMPUTATION,
     )
     rope_offset: int = option(
@@ -87,10 +92,10 @@ class ReadingOptions(SourceOptions):
     device: str = device_option()
     memory: Converted[Memory | None, int | None] = option(
         None,
-        "Memory for the weights of layers in flight; at least one layer is read",
+        "Memory limit for layer weights; at least one layer is held, even if larger",
         panel=RUNNING,
         metavar="SIZE",
-        shown_default="a quarter of what is free",
+        shown_default="a quarter of free memory",
         least=1,
         parse=parse_bytes,
         advanced=True,

@@ -88,11 +88,11 @@ CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS, 
 class CompareOptions(SourceOptions):
     """Options of `compare`. Raises UsageError for a value that is no choice or outside its limits."""
 
-    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
+    per_head: bool = option(False, "Add one row per head", panel=INPUT)
     stack: str | None = option(
         None,
         "Compare only this stack: encoder, decoder, cross, text, vision …; text=decoder if the "
-        "other model calls it otherwise",
+        "other model names it differently",
         in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
@@ -107,7 +107,7 @@ class CompareOptions(SourceOptions):
     )
     adapter: Converted[References, Sequence[str]] = option(
         (),
-        "Adapter of PEFT whose update is added to each other model; REF=0.5 for half of it",
+        "PEFT adapter to add to each other model; REF=0.5 adds half of it",
         panel=INPUT,
         metavar="REF",
         parse=as_texts,
@@ -118,7 +118,7 @@ class CompareOptions(SourceOptions):
     )
     rope_offset: int | None = option(
         None,
-        "Compare at this query position minus key position, for rotary embeddings, instead of over all offsets",
+        "Compare at this offset of rotary embeddings (query position minus key position) instead of over all",
         panel=COMPUTATION,
         metavar="Δ",
         shown_default="all offsets",
@@ -132,10 +132,10 @@ class CompareOptions(SourceOptions):
     device: str = device_option()
     memory: Converted[Memory | None, int | None] = option(
         None,
-        "Memory for the weights of layers in flight; at least one layer of each model is read",
+        "Memory limit for layer weights; at least one layer of each model is held, even if larger",
         panel=RUNNING,
         metavar="SIZE",
-        shown_default="a quarter of what is free",
+        shown_default="a quarter of free memory",
         least=1,
         parse=parse_bytes,
         advanced=True,

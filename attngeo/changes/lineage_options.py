@@ -23,14 +23,14 @@ class LineageOptions(Options):
 
     stack: str | None = option(
         None,
-        "Compare only this stack: encoder, decoder, text, vision …; text=decoder if candidates call it otherwise",
+        "Compare only this stack: encoder, decoder, text, vision …; text=decoder if candidates name it differently",
         in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
     n_permutations: int = option(
         199,
-        "Number of random permutations, and of draws of signs; the smallest p is 1/(1 + N)",
+        "Number of random permutations, and of draws of random signs; the smallest p is 1/(1 + N)",
         panel=COMPUTATION,
         metavar="N",
         least=19,
@@ -38,8 +38,8 @@ class LineageOptions(Options):
     )
     align: bool = option(
         False,
-        "Find a permuted stream: assign coordinates by the token embeddings first, as for each of 19 random rotations, "
-        "which then replace the permutations, with 19 draws of signs; requires scipy",
+        "Detect permuted coordinates: match them by the token embeddings first, also for 19 random rotations, which "
+        "replace the permutations, and 19 draws of signs; requires scipy",
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)

@@ -14,13 +14,13 @@ class HubAccess(Options):
     offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
     download: bool = option(
         False,
-        "Download whole files of weights into the Hub's cache instead of reading ranges of them",
+        "Download whole weight files into the Hub's cache instead of reading ranges of them",
         advanced=True,
         panel=RUNNING,
     )
     retries: int = option(
         5,
-        "Number of times that a failed request for a range is repeated",
+        "Number of retries of a failed request for a range",
         advanced=True,
         panel=RUNNING,
         metavar="N",

@@ -52,7 +52,7 @@ class ComposeOptions(SourceOptions):
 
     kind: Sequence[str] = option(
         KINDS,
-        "What the later head reads with: its queries (q), keys (k) or values (v); several as q,k",
+        "Part of the later head that reads: queries (q), keys (k) or values (v); several as q,k",
         panel=INPUT,
         metavar="LIST",
         shown_default="q,k,v",
@@ -67,7 +67,7 @@ class ComposeOptions(SourceOptions):
     to_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option("Layers of the heads that read")
     fold_norm: bool = option(
         False,
-        "Include the gain of the normalisation before attention in what heads read, of one after it in what they write",
+        "Include gains of normalisations: before attention in the heads that read, after it in those that write",
         panel=COMPUTATION,
     )
     precision: Literal["float32", "float64"] = option(
@@ -76,10 +76,10 @@ class ComposeOptions(SourceOptions):
     device: str = device_option()
     memory: Converted[Memory | None, int | None] = option(
         None,
-        "Memory for the heads of layers. If not all fit, layers are read again for each part that does",
+        "Memory limit for the heads; if not all fit, layers are read several times",
         panel=RUNNING,
         metavar="SIZE",
-        shown_default="a quarter of what is free",
+        shown_default="a quarter of free memory",
         least=1,
         parse=parse_bytes,
     )

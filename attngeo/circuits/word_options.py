@@ -16,22 +16,22 @@ WORD_COLUMNS = (
 class WordOptions(Options):
     """Options of `words`: the head and the tokens. Raises UsageError for a value outside its limits."""
 
-    layer: int = option(0, "Number of the layer in its stack, from 0", panel=INPUT, least=0)
-    head: int = option(0, "Number of the query head, from 0", panel=INPUT, least=0)
+    layer: int = option(0, "Layer in its stack, counted from 0", panel=INPUT, least=0)
+    head: int = option(0, "Query head, counted from 0", panel=INPUT, least=0)
     stack: str | None = option(
         None,
-        "Stack of the layer; the first one by default",
+        "Stack of the layer; by default, the first",
         in_command=" (see attngeo inspect)",
         panel=INPUT,
         metavar="NAME",
     )
     circuit: Literal["qk", "ov"] = option(
         "qk",
-        "What the head does: which token attends to which (qk), or what an attended token promotes (ov)",
+        "Show which token attends to which (qk), or which tokens an attended token promotes (ov)",
         panel=INPUT,
     )
     tokens: Converted[Reference | None, str | None] = option(
-        None, "Ask about each token of this file, one on a line, not about all pairs of tokens", panel=INPUT,
+        None, "List the top pairs of each token in FILE, one token per line", panel=INPUT,
         metavar="FILE", parse=as_text,
     )  # fmt: skip
     top: int = option(10, "Number of tokens or pairs to show", panel=COMPUTATION, least=1, most=10_000)

@@ -12,10 +12,10 @@ class CbowOptions(Options):
     """
 
     dimensions: int = option(300, "Width of the vectors", panel=MODEL, least=1)
-    window: int = option(5, "Words on each side", panel=MODEL, least=1)
-    negative: int = option(5, "Negative samples for each word", panel=MODEL, least=1)
-    min_count: int = option(5, "Leave out words that occur less often", panel=INPUT, least=1)
-    keep_case: bool = option(False, "Keep capitals; the default converts words to lower case", panel=INPUT)
+    window: int = option(5, "Context words on each side", panel=MODEL, least=1)
+    negative: int = option(5, "Negative samples per word", panel=MODEL, least=1)
+    min_count: int = option(5, "Ignore words with fewer occurrences", panel=INPUT, least=1)
+    keep_case: bool = option(False, "Keep capitals; by default, words become lower case", panel=INPUT)
     tokenized: bool = option(False, "Split words only at spaces; by default, words are runs of letters", panel=INPUT)
     epochs: int = option(5, "Passes over the text", panel=OPTIMISATION, least=1)
     seed: int = option(1, "Seed of the random numbers", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -78,8 +78,7 @@ class PlotOptions(Options):
     )
     where: Mapping[str, object] | None = option(
         None,
-        "Draw only the rows with this value. The kind size selects "
-        "published models by modality, family, role and erratum",
+        "Draw only rows with this value; in size, modality, family, role and erratum select published models",
         panel=DRAWING,
         metavar="COLUMN=VALUE",
         parse=parse_where,
@@ -87,19 +86,19 @@ class PlotOptions(Options):
     )
     over: Literal["layers", "heads"] = option(
         "layers",
-        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers); draw median and "
-        "quartiles over layers or over heads (trajectory); count outliers of layers, or of heads (outliers)",
+        "Draw each whole layer, or median and quartiles over its heads (training-layers); median and quartiles over "
+        "layers or over heads (trajectory); outliers of layers or of heads (outliers)",
         panel=DRAWING,
     )
     published: bool = option(
         True,
-        "Show published numbers: the 223 rows (kind size), those of experiments (shift, test-errors)",
+        "Show published numbers: the 223 rows (size), results of experiments (shift, test-errors)",
         panel=DRAWING,
         shown_default="published",
     )
     title: str | None = option(
         None,
-        "Title of the figure, in place of its own; an empty one leaves no title, no details and no room for them",
+        "Title of the figure; an empty title also removes the details and their space",
         panel=DRAWING,
         metavar="TEXT",
         shown_default="what it shows",
@@ -107,7 +106,7 @@ class PlotOptions(Options):
     label: Mapping[str, str] | None = label_option(DRAWING)
     font_size: float | str | None = option(
         None,
-        "Size of the type of ticks, names and axes: pixels, or points such as 8pt",
+        "Font size of ticks, names and axes: pixels, or points such as 8pt",
         panel=DRAWING,
         metavar="LENGTH",
         shown_default="12 pixels; 9 (6.75pt) in a figure below 700 x 400",
@@ -123,15 +122,15 @@ class FigureSize(Options):
         "Width of the figure: pixels, or a length on paper such as 3.4in, 8.6cm, 86mm or 245pt",
         panel=DRAWING,
         metavar="LENGTH",
-        shown_default="1000, or that of a wider page",
+        shown_default="1000, or the width of a wider page",
         parse=partial(parse_length, "width", *SIDES),
     )
     height: float | str | None = option(
         None,
-        "Height of the figure, like the width; it is higher if its panels or legend need it",
+        "Height of the figure, like the width; it grows if panels or the legend need more",
         panel=DRAWING,
         metavar="LENGTH",
-        shown_default="600, if the kind has no own; 0.7 of a width on paper",
+        shown_default="600 for most kinds; 0.7 of a width on paper",
         parse=partial(parse_length, "height", *SIDES),
     )
 
@@ -350,7 +349,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
-            description="{score} of the updates that a text asks of each layer, with quartiles over heads and chance",
+            description="{score} of the updates of each layer on a text, with quartiles over heads and chance",
             options=("score", "where"),
         ),
         FigureSpec(

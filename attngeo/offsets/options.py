@@ -63,15 +63,15 @@ class PositionOptions(SourceOptions):
         parse=check_layers,
     )
     with_bias: bool = option(
-        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
+        False, "Include the biases, as an extra input of value 1", panel=COMPUTATION, advanced=True
     )
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
     memory: Converted[Memory | None, int | None] = option(
         None,
-        "Memory for the weights of layers in flight; at least one layer is read",
+        "Memory limit for layer weights; at least one layer is held, even if larger",
         panel=RUNNING,
         metavar="SIZE",
-        shown_default="a quarter of what is free",
+        shown_default="a quarter of free memory",
         least=1,
         parse=parse_bytes,
         advanced=True,

@@ -63,10 +63,10 @@ class PretrainOptions(Options):
         metavar="NAME|CONFIG.json",
         shown_default="tiny; vit-tiny for images",
     )
-    task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
+    task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="the model's")
     init: str = option(
         "default",
-        "Initial Wq and Wk; REF is a checkpoint to take them from",
+        "Initial Wq and Wk; REF takes them from a checkpoint",
         panel=MODEL,
         metavar="default|symmetric|identity|REF",
     )
@@ -107,10 +107,10 @@ class PretrainOptions(Options):
         most=LARGEST_SEED,
     )
     log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
-    report_to: Tracker = option("none", "Experiment tracker to log to as well", advanced=True, panel=RESULTS)
+    report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(
         "save_every",
-        "Updates between checkpoints, of which the last two are kept; the scores of each log are in a table",
+        "Updates between checkpoints; the last two are kept, and a table has the scores of each log",
         advanced=True,
         panel=RUNNING,
         least=1,
@@ -177,19 +177,17 @@ class TextPretrainOptions(PretrainOptions):
 
     TASK: ClassVar[Task] = "text"
 
-    objective: Objective = option("mlm", "Prediction of masked tokens or of the next token", panel=MODEL)
+    objective: Objective = option("mlm", "Objective: predict masked tokens or the next token", panel=MODEL)
     mlm_probability: Share = preset_option(
         "mlm_probability", "Share of tokens that are masked", advanced=True, panel=MODEL, least=0
     )
-    text_column: str = option(
-        "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
-    )
+    text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
     tokenizer: str = option(
         "",
-        "Tokeniser: train one on the data, or take that of a folder or Hub id",
+        "Tokeniser: train one on the data, or use one from a folder or the Hub",
         panel=INPUT,
         metavar="train|REF",
-        shown_default="that of the data set, else train",
+        shown_default="the data set's, else train",
     )
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
@@ -200,11 +198,11 @@ class TextPretrainOptions(PretrainOptions):
         shown_default="pack",
     )
     space_characters: bool = option(
-        False, "Join the characters with spaces, as the paper's published code did", advanced=True, panel=INPUT
+        False, "Join the characters with spaces, like the paper's published code", advanced=True, panel=INPUT
     )
     masked_decoder: bool = option(
         False,
-        "With clm, mask inputs as for mlm and predict the masked tokens only, as the paper's published code did",
+        "With clm, mask inputs as for mlm and predict only masked tokens, like the paper's published code",
         advanced=True,
         panel=MODEL,
     )
@@ -233,11 +231,11 @@ class ImagePretrainOptions(PretrainOptions):
     TASK: ClassVar[Task] = "image"
 
     epochs: int = preset_option(
-        "epochs", "Passes over the images, in place of a number of steps", panel=OPTIMISATION, least=0, default=0
+        "epochs", "Passes over the images, instead of a number of steps", panel=OPTIMISATION, least=0, default=0
     )
     warmup_epochs: int = preset_option(
         "warmup_epochs",
-        "Epochs of warm-up, in place of steps of warm-up",
+        "Epochs of warm-up, instead of steps",
         advanced=True,
         panel=OPTIMISATION,
         least=0,

@@ -48,8 +48,8 @@ class ScoringOptions(Options):
 
     # In a base of their own, because help lists the options of bases first, in reverse.
 
-    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
-    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
+    per_head: bool = option(False, "Add one row per head", panel=INPUT)
+    adapter_only: bool = option(False, "Score only the adapters' change to W_qk", panel=INPUT, advanced=True)
     circuit: Circuit = option(
         "qk",
         "Matrix of each head: queries with keys (qk), values with outputs (ov), or both",
@@ -67,7 +67,7 @@ class ScoringOptions(Options):
     )
     convention: Convention = option(
         "corrected",
-        "Formulas: corrected follows the paper's definitions, published those of its tables S4 and S5",
+        "Formulas: corrected follows the paper's definitions, published its tables S4 and S5",
         panel=COMPUTATION,
     )
 

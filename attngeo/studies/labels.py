@@ -57,7 +57,7 @@ def label_option(panel: str, **about: Any) -> Any:
     """The option `label` of what shows models. about: see `attngeo.options.Option`."""
     return option(
         None,
-        "Name of a model in figures and in tables for people",
+        "Name of a model in figures and in printed tables",
         panel=panel,
         metavar="REF=NAME",
         parse=parse_labels,

@@ -54,7 +54,7 @@ class RevisionOptions(Options):
     """Options for several revisions of one repository."""
 
     allow_repeats: bool = option(
-        False, "Read revisions whose weight files are those of another one, too", advanced=True, panel=INPUT
+        False, "Also read revisions with the same weights as another", advanced=True, panel=INPUT
     )
 
 

@@ -53,15 +53,13 @@ class GradientOptions(Options):
         metavar="DATA",
         parse=as_text,
     )
-    text_column: str = option(
-        "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
-    )
+    text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
     objective: Objective | None = option(
         None,
-        "Prediction of masked tokens (15%) or of the next token",
+        "Objective: predict masked tokens (15%) or the next token",
         panel=MODEL,
-        shown_default="what the model was trained on",
+        shown_default="the model's own",
     )
     sequences: int = option(24, "Number of sequences, drawn from the whole text", panel=INPUT, least=1)
-    seq_len: int = option(32, "Tokens per sequence, no more than in the training of the model", panel=INPUT, least=2)
+    seq_len: int = option(32, "Tokens per sequence, at most as many as in the model's training", panel=INPUT, least=2)
     seed: int = option(0, "Seed of the sequences, the masks and the shuffles", panel=COMPUTATION, least=0)

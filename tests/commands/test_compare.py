@@ -78,7 +78,7 @@ def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders
     write_single(other, broken)
     for pair in ((folders[0], other), (other, folders[0])):
         run = inside("compare", *pair, "-q")
-        assert run.stdout.splitlines()[-1] == "no layer or head has a change; the notes say why"
+        assert run.stdout.splitlines()[-1] == "no layer or head has a change: see the notes"
 
 
 def test_a_note_of_a_few_heads_names_them(inside: Command, folders: tuple[Path, Path]) -> None:

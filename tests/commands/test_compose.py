@@ -87,7 +87,7 @@ def test_top_writes_the_strongest_pairs_of_each_kind(inside: Run, tmp_path: Path
 def test_notes_say_what_reading_again_costs_and_when_the_threshold_is_of_few_pairs(inside: Run) -> None:
     done = inside("compose", "demo:minilm", "--memory", "1KB", "--from-layers", "0,1", "--to-layers", "5")
     assert_states(next(line for line in done.stderr.splitlines() if "--memory" in line), "times")
-    assert "queries, keys, values is of 432 impossible pairs only" in done.stderr
+    assert "queries, keys, values comes from only 432 impossible pairs" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path)
     assert printed["symmetry"].tolist() == pytest.approx(rows["symmetry"].tolist(), abs=1e-5)
     foreign = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--objective", "mlm", "--format", "json")
     assert json.loads(foreign.stdout)[0]["loss"] > 8
-    assert "it was trained on clm" in foreign.stderr
+    assert "the model was trained on clm" in foreign.stderr
 
 
 def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, text: Path, tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # Candidate → its verdict without --align, and facts of the paragraph that explains it.
 EXPLAINED = {
-    "./tuned": ("related", "not drawn independently", "Which came first cannot be told"),
-    "./stranger": ("no evidence", "does not show that the models are independent", "ask again with --align"),
-    "./permuted": ("suspicious", "a reason to look closer, and no proof", "--align recognises a reordered copy"),
-    "./wider": ("not testable", "Nothing follows", "--stack"),
+    "./tuned": ("related", "not drawn independently", "cannot tell which came first"),
+    "./stranger": ("no evidence", "does not show that the models are independent", "run the test again with --align"),
+    "./permuted": ("suspicious", "Look closer; this is no proof", "--align recognises a reordered copy"),
+    "./wider": ("not testable", "says nothing for or against", "--stack"),
 }
 
 
@@ -87,7 +87,7 @@ def test_after_align_it_is_not_advised_again(inside: Command, models: Path) -> N
     assert "sk again" not in run.stdout
     verdicts = {name: name in run.stdout for name in VERDICTS}
     assert verdicts == {"related": True, "no evidence": True, "suspicious": True, "not testable": False}
-    assert "no option recognises a rotated one" in " ".join(run.stdout.split())
+    assert "no option recognises rotated copies" in " ".join(run.stdout.split())
 
 
 def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> None:
