@@ -160,10 +160,10 @@ def test_the_command_says_when_three_steps_are_scored(inside: Command, tmp_path:
     few = inside("score", *models[:2], cwd=tmp_path)
     chosen = inside("score", *models, "--columns", "model,symmetry", cwd=tmp_path)
     data = inside("score", *models, "--format", "json", cwd=tmp_path)
-    assert "outside of chance" not in few.stdout + chosen.stdout
-    table = inside("score", *models, cwd=tmp_path).stdout.partition("outside of chance")[2]
+    assert "leaves chance at step" not in few.stdout + chosen.stdout
+    table = inside("score", *models, cwd=tmp_path).stdout.partition("leaves chance at step")[2]
     assert table
-    assert inside("score", *models, "--summary", cwd=tmp_path).stdout.partition("outside of chance")[2] == table
+    assert inside("score", *models, "--summary", cwd=tmp_path).stdout.partition("leaves chance at step")[2] == table
     assert len(json.loads(data.stdout)) == 6
 
 
@@ -173,7 +173,7 @@ def test_a_step_of_two_stages_costs_the_command_its_table_alone(inside: Command,
     models = [f"run/checkpoint-{step}" for step in ("0", "0-again", "200")]
     run = inside("score", *models, cwd=tmp_path)
     assert run.returncode == 0
-    assert "outside of chance" not in run.stdout
+    assert "leaves chance at step" not in run.stdout
     assert [line for line in run.stderr.splitlines() if "run/checkpoint-0 and run/checkpoint-0-again" in line]
     quiet = inside("score", *models, "--quiet", cwd=tmp_path)
     assert (quiet.stderr, quiet.returncode) == ("", 0)
