@@ -230,5 +230,5 @@ def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:
 def _make_set(name: str, questions: list[Question], notes: list[str], expected: str) -> QuestionSet:
     """A set of questions. Raises QuestionError if it is empty."""
     if not questions:
-        raise QuestionError("; ".join([f"holds no question, expected {expected}", *notes[:1]]))
+        raise QuestionError("; ".join([f"no questions, expected {expected}", *notes[:1]]))
     return QuestionSet(name, questions, notes)

@@ -142,7 +142,9 @@ def pair_sites(
             note = renamed
             if not have_same_layers:
                 depths = f"{len(members)} and {len(candidates)} layers"
-                note = "; ".join(filter(None, [renamed, f"{depths}: beside layer {partner.layer} of the other model"]))
+                note = "; ".join(
+                    filter(None, [renamed, f"{depths}: paired with layer {partner.layer} of the other model"])
+                )
             pairs.append(SitePair(site, partner, have_same_layers, note))
     return pairs
 

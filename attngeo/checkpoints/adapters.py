@@ -200,7 +200,7 @@ class Adapter:
         """Raise if the dtypes or shapes of the tensors that make one of the base do not fit it."""
         by_role = self._stored[name]
         if "other" in by_role:
-            raise UnsupportedModelError(f"{show_name(by_role['other'])} is no part of LoRA or DoRA; {MERGE}")
+            raise UnsupportedModelError(f"{show_name(by_role['other'])} is not part of LoRA or DoRA; {MERGE}")
         infos = {role: self.tensors.info(stored) for role, stored in by_role.items()}
         for info in infos.values():
             if info.dtype not in FLOATS:

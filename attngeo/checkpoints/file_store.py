@@ -232,7 +232,7 @@ class FileStore(TensorStore):
         count = len(self._file_names)
         if not self._is_compared_here and len(self._open) < count:
             notes.append(
-                f"{len(self._open)} of {count} files of weights compared with their index: transformers takes a "
+                f"{len(self._open)} of {count} weight files compared with their index: transformers takes a "
                 "tensor from the last file that holds it"
             )
         return notes

@@ -178,7 +178,7 @@ def stated_weights(config: Mapping[str, Any]) -> str | None:
     if not (isinstance(name, str) and name.endswith(endings) and is_inside(name)):
         raise UnsupportedModelError(
             f"config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
-            f"{' or '.join(endings)}; correct it, or give the file of weights"
+            f"{' or '.join(endings)}; correct it, or give the weight file"
         )
     return str(PurePosixPath(name))
 
@@ -439,7 +439,7 @@ def find_only_weights(folder: Path) -> str:
             require_format(names[0])
             refuse_shard(names[0])
             raise CorruptCheckpointError(
-                f"{len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
+                f"{len(names)} weight files in {folder} ({', '.join(names[:4])}); give one of them"
             )
         if names:
             return names[0]

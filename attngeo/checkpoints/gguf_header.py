@@ -117,7 +117,7 @@ class HeaderReader:
         try:
             return self.take(self.number("Q")).decode("utf-8")
         except UnicodeDecodeError:
-            raise self.broken("has a name that is no UTF-8") from None
+            raise self.broken("has a name that is not UTF-8") from None
 
     def value(self, kind: int, *, is_wanted: bool = False) -> Any:
         """A value; `Unread` for a list that is not asked for."""

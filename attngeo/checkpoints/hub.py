@@ -143,9 +143,7 @@ class Repository:
         if not isinstance(folder, str) or not is_inside(folder):
             return ""
         example = f"{self.ref.name}/{folder}/{usual_names()[0]}"
-        return (
-            f"; {MODULES} says that the model is in its folder {folder}: give the file of weights there, as {example}"
-        )
+        return f"; {MODULES} says that the model is in its folder {folder}: give the weight file there, as {example}"
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says.
@@ -237,7 +235,7 @@ class Repository:
     def _require_revision(self, file: str, commit: str | None) -> None:
         if commit != self.revision:
             raise NetworkError(
-                f"{file} is of commit {commit!r:.60}, expected {self.revision}, which config.json is of; try again"
+                f"{file} is of commit {commit!r:.60}, expected {self.revision}, the commit of config.json; try again"
             )
 
     def list_revisions(self) -> list[str]:

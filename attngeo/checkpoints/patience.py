@@ -286,9 +286,7 @@ class ServerRules:
         linked = response.headers.get("X-Linked-Etag")
         for name, value, form in (("commit", commit, COMMIT), ("hash", etag, ETAG), ("hash", linked, ETAG)):
             if value is not None and not form.fullmatch(value):
-                raise NetworkError(
-                    f"{constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check HF_ENDPOINT"
-                )
+                raise NetworkError(f"{constants.ENDPOINT} sent an invalid {name}, {value!r:.100}; check HF_ENDPOINT")
         if etag or linked:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
 

@@ -154,7 +154,7 @@ class TorchUnpickler(pickle._Unpickler):
                 if self.storages.setdefault(storage.record, storage) != storage:
                     raise ValueError(f"storage {key[:80]!r} has two sizes")
                 return storage
-        raise ValueError(f"{reprlib.repr(saved)} is no storage")
+        raise ValueError(f"{reprlib.repr(saved)} is not a storage")
 
     def load_setitem(self) -> None:  # noqa: D102
         _check_keys(self.stack[-2:-1])
@@ -244,7 +244,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, meta
         and all(map(_is_size, (offset, *shape, *strides)))
     )
     if not is_tensor:
-        raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
+        raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is not a tensor")
     end = 0 if 0 in shape else offset + count_spanned(shape, strides)
     nbytes = end * dtype.itemsize
     if storage is not None and nbytes > storage.nbytes:

@@ -261,7 +261,7 @@ class RemoteFile:
             end = download.received + len(block)
             if end > len(view):
                 download.received = received_before  # no byte of an answer that is too long is kept
-                raise _BrokenError("more bytes came than were asked for")
+                raise _BrokenError("the server sent more bytes than requested")
             view[download.received : end] = block
             download.received = end
             now = time.monotonic()

@@ -68,9 +68,7 @@ def list_pairs(sites: Sequence[AttentionSite], options: ComposeOptions) -> list[
             pairs += _list_across(sites, by_stack.get(ENCODER, []), numbers, options.kind)
     if not _can_compose(pairs):
         lonely = ", ".join(f"{stack} ({len(numbers)})" for stack, numbers in by_stack.items())
-        raise UnsupportedModelError(
-            f"composition is of heads of two layers of one stack, expected two or more layers; layers: {lonely}"
-        )
+        raise UnsupportedModelError(f"composition needs a stack with two or more layers; layers: {lonely}")
     chosen = list(_choose(pairs, sites, options))
     if not _can_compose(chosen):
         raise UsageError(
@@ -92,7 +90,7 @@ def _require_layers(sites: Sequence[AttentionSite], options: ComposeOptions) -> 
         missing = [layer for layer in layers or () if layer not in present]
         if missing:
             raise UsageError(
-                f"${name} has {missing[0]}, which is no layer, expected layers from {present[0]} to {present[-1]}", name
+                f"${name} names layer {missing[0]}, expected layers from {present[0]} to {present[-1]}", name
             )
 
 

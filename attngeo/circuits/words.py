@@ -247,18 +247,18 @@ def _read_labels(file: str) -> dict[str, str]:
         lines = read_small_text(Path(file), encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise DataUnavailableError(
-            f"the list of tokens cannot be read ({error.strerror}); expected a text file with one on each line",
+            f"the list of tokens cannot be read ({error.strerror}); expected a text file with one per line",
             subject=file,
         ) from None
     except ValueError as error:
-        raise DataError(f"expected UTF-8 text with one token on each line, but {error}", subject=file) from None
+        raise DataError(f"{error}; expected one token per line", subject=file) from None
     labels: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         label = line.strip()
         if label:
             labels.setdefault(label, f"{file}:{number}")
     if not labels:
-        raise UsageError("no tokens, expected one on each line", "tokens", subject=file)
+        raise UsageError("no tokens, expected one per line", "tokens", subject=file)
     return labels
 
 

@@ -271,7 +271,9 @@ class FigureSpec:
         """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
         for name in names:
             if name not in self.all_options:
-                raise UsageError(f"${name} is no option of {self.name}, expected: {', '.join(self.all_options)}", name)
+                raise UsageError(
+                    f"${name} is not an option of {self.name}, expected: {', '.join(self.all_options)}", name
+                )
 
 
 SCORED = ("model", "stack", "layer", "head")

@@ -284,14 +284,14 @@ def _layer_type(fields: Fields, layer: int) -> str:
 def _real(value: Any) -> float:
     """A number of the configuration. Raises TypeError for any other value, such as true or "0.5"."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{str(value)[:40]!r} is no number")
+        raise TypeError(f"{str(value)[:40]!r} is not a number")
     return float(value)
 
 
 def _whole(value: Any) -> int:
     """A whole number of the configuration. Raises TypeError for any other value."""
     if int(_real(value)) != value:
-        raise TypeError(f"{value} is no whole number")
+        raise TypeError(f"{value} is not a whole number")
     return int(value)
 
 

@@ -320,7 +320,7 @@ def read_recipe(path: str | Path) -> RecipeFile:
         if found:
             raise UsageError(_join_problems([*found.values()]), subject=path)
     except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
-        raise UsageError(f"a value is no part of a recipe ({first_line(error)})", subject=path) from None
+        raise UsageError(f"a value cannot be part of a recipe ({first_line(error)})", subject=path) from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
 
 
@@ -342,7 +342,7 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
             raise ValueError(f"a name has more than {MOST_KEY_PARTS} parts")
         return content, tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({first_line(error)}); save the recipe as UTF-8") from None
+        raise DataError(f"{path} is not UTF-8 ({first_line(error)}); save the recipe as UTF-8") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:

@@ -65,7 +65,7 @@ def list_models(
             except AttnGeoError as error:
                 raise type(error)(f"{file}:{number}: {error}") from None
     if not listed:
-        raise UsageError("no models, expected one reference on each line", subject=file)
+        raise UsageError("no models, expected one reference per line", subject=file)
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
@@ -108,7 +108,7 @@ def _read_text(file: str | Path) -> str:
     except OSError as error:
         raise DataUnavailableError(f"the list of models cannot be read ({error.strerror})", subject=file) from None
     except ValueError as error:
-        raise DataError(f"expected UTF-8 text with one model on each line, but {error}", subject=file) from None
+        raise DataError(f"{error}; expected one model per line", subject=file) from None
 
 
 def _expand(text: str, hub: HubAccess, parse: Callable[[str], str], base: Path = Path()) -> list[str]:

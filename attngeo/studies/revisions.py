@@ -84,7 +84,7 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
         if len(refs) > MOST_REVISIONS:
             raise UsageError(
                 f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
-                "for the files of each before the first is read; give fewer, or $allow_repeats, which asks for none",
+                "for the files of each one first; give fewer, or $allow_repeats, which skips this",
                 "allow_repeats",
                 subject=refs[0].name,
             )
@@ -99,7 +99,7 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
             groups.append(f"{len(repeated) - MOST_GROUPS:,} other groups")
         count = sum(map(len, repeated))
         raise UsageError(
-            f"{count:,} of {len(refs):,} revisions have the files of weights of others: "
+            f"{count:,} of {len(refs):,} revisions share their weight files with another revision: "
             f"{', '.join(groups)}; give one of each group, or $allow_repeats",
             "allow_repeats",
             subject=refs[0].name,
@@ -154,11 +154,11 @@ def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
                 pairs[first, revision].append(file)
     for (first, revision), files in [*pairs.items()][:MOST_GROUPS]:
         log.warning(
-            "%s: %d of the %d files of weights of %s are those of %s (%s); one of them may not be what its name says",
+            "%s: %d of the %d weight files of %s are those of %s (%s); one of them may not be what its name says",
             name, len(files), len(weights[revision]), revision, first, list_names(files),
         )  # fmt: skip
     if len(pairs) > MOST_GROUPS:
-        log.warning("%s: %d other pairs of revisions share files of weights", name, len(pairs) - MOST_GROUPS)
+        log.warning("%s: %d other pairs of revisions share weight files", name, len(pairs) - MOST_GROUPS)
 
 
 def _list_hashes(repositories: Sequence[Repository], session: Session) -> list[Hashes]:

@@ -419,7 +419,7 @@ def test_other_sizes_are_side_by_side_by_depth(tmp_path: Path) -> None:
     expected = [others[layer] for layer in (0, 1, 1, 2, 2)]
     assert of_layers.symmetry_other.tolist() == pytest.approx(expected)
     assert rows[rows["head"].notna()].symmetry_other.isna().all()
-    assert "5 and 3 layers: beside layer 1 of the other model" in of_layers.note.iloc[1]
+    assert "5 and 3 layers: paired with layer 1 of the other model" in of_layers.note.iloc[1]
     narrow = attngeo.compare([first, write_size(tmp_path / "narrow", 3, 5)])
     assert narrow.change.isna().all()
     assert "4 and 3 heads" in narrow.note[0]

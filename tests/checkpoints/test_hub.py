@@ -678,7 +678,7 @@ def test_a_note_says_which_files_were_compared_with_their_index(here: Hub, tmp_p
     """Only those that hold queries and keys are opened; another one might hold them again."""
     here.repositories["org/name"] = write_sharded(tmp_path / "remote")
     notes = library.score("org/name")["note"]
-    assert notes.str.contains("2 of 3 files of weights compared with their index").all()
+    assert notes.str.contains("2 of 3 weight files compared with their index").all()
     assert {request.file for request in here.stored} == {
         f"model-0000{number}-of-00003.safetensors" for number in (2, 3)
     }

@@ -85,7 +85,7 @@ def mistral(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 # The note about the files of the Hub that were compared with their index, which a folder does not have.
-COMPARED = r"\d+ of \d+ files of weights compared with their index[^;]*(?:; )?"
+COMPARED = r"\d+ of \d+ weight files compared with their index[^;]*(?:; )?"
 
 
 def assert_same_scores(model: str, folder: Path, **options: Any) -> None:

@@ -404,7 +404,7 @@ def test_a_model_of_one_layer_and_one_head_is_measured(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     folder = write_single(tmp_path / "rope", config=CONFIG | {"rope_theta": "many"})
-    with refuses(CorruptCheckpointError, folder, "invalid rotary embedding", "'many' is no number"):
+    with refuses(CorruptCheckpointError, folder, "invalid rotary embedding", "'many' is not a number"):
         attngeo.positions(folder)
     with refuses(UsageError, "layer 9", "0 to 1"):
         attngeo.positions(write_single(tmp_path / "plain"), layers=[9])

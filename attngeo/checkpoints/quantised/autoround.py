@@ -110,4 +110,4 @@ class AutoRoundOthers(Undecoded):
         "overall": (".weight_global_scale",),
     }
     optional = frozenset({"overall"})
-    problem = "AutoRound with codes that are no whole numbers"
+    problem = "AutoRound with codes that are not integers"

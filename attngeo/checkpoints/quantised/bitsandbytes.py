@@ -63,7 +63,7 @@ class Blocks(Packed):
         numbers = math.prod(self.shape)
         stored = self.infos["codes"].nbytes
         if stored != math.ceil(numbers / 2):
-            raise self.broken(f"{stored} bytes hold no {numbers} numbers of 4 bits")
+            raise self.broken(f"{stored} bytes cannot hold {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
@@ -99,7 +99,7 @@ class Blocks(Packed):
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             makes_sense = False
         if not makes_sense:
-            raise self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
+            raise self.broken(f"{self.infos['state'].name} does not describe a packed matrix")
         self.shape = (rows, columns)
         return is_nested
 

@@ -39,7 +39,7 @@ class Ggml(Packed):
         with np.errstate(all="ignore"):
             numbers = torch.from_numpy(gguf.dequantize(codes, gguf.GGMLQuantizationType[self.format]))
         if not math.isfinite(float(numbers.sum())):
-            raise self.broken("a scale is no finite number")
+            raise self.broken("a scale is not a finite number")
         return numbers
 
     @classmethod

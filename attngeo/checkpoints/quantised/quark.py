@@ -136,4 +136,4 @@ class QuarkOthers(Undecoded):
     }
     optional = frozenset({"zeros", "scale"})
     dtypes = tuple(name for name in Undecoded.dtypes if name not in FLOAT8)
-    problem = "Quark with codes that are no float8"
+    problem = "Quark with codes that are not float8"

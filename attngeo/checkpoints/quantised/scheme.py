@@ -236,7 +236,7 @@ class Packed:
         """
         scales = scales.float()
         if not bool(scales.isfinite().all()):
-            raise self.broken("a scale is no finite number")
+            raise self.broken("a scale is not a finite number")
         columns = codes.shape[1]
         count = scales.shape[1]
         if groups is None and columns % count == 0 and size in (-1, 0, columns // count):

@@ -119,7 +119,7 @@ class RoundedTernary(Packed):
         stored = tensors["codes"]
         weight = stored.float()
         if not bool(weight.isfinite().all()):
-            raise self.broken("a weight is no finite number")
+            raise self.broken("a weight is not a finite number")
         scale = 1 / weight.abs().mean().clamp(min=LEAST_MEAN)
         rounded = (weight[rows] * scale).round().clamp(-1, 1) / scale
         return rounded.to(stored.dtype).float()

@@ -123,7 +123,7 @@ class Int4(Packed):
         by_group = self.rescale(signed, tensors["scale"][:, rows].T).view(*offsets.shape, -1)
         numbers = (by_group + offsets.unsqueeze(-1)).flatten(1)
         if not bool(offsets.isfinite().all()):
-            raise self.broken("an offset is no finite number")
+            raise self.broken("an offset is not a finite number")
         return numbers
 
     @classmethod
