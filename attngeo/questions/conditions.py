@@ -17,7 +17,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds.names import list_names
-from attngeo.choices import ALIKE
+from attngeo.choices import ALIKE, find_new_name
 from attngeo.errors import DataError, UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.lazy import Columns, resolve_columns
@@ -207,6 +207,9 @@ class Quantity(NamedTuple):
                 names[f"{HEADS}_{other}_{quantile}"] = f"{HEADS}.{other}.{quantile}"
             if table.has_baseline:
                 names[BASELINE] = f"{BASELINE}.{table.numbers[0]}.{DEFAULT_STATISTIC}"
+            new_name = find_new_name(column, table.numbers)
+            if new_name is not None:
+                raise UsageError(f"it is called {new_name} now, as in {prefix}{new_name}.{ending}")
             near = get_close_matches(column, names, 1, ALIKE)
             advice = f"did you mean {names[near[0]]}? " if near else ""
             raise UsageError(f"{advice}{table.describe()}")
