@@ -59,7 +59,7 @@ COMMANDS = {
         "--direction", "bi", "--no-baselines", "--seeds", "2", "--jobs", "2",
     ),
     "tabular simulate": (
-        "tabular", "simulate", "--settings", "5,0,0.9", "--datasets", "2", "--methods", "lr", "--rows", "100",
+        "tabular", "simulate", "--shifts", "5,0,0.9", "--datasets", "2", "--methods", "lr", "--rows", "100",
         "--jobs", "2",
     ),
     "tabular auto-mpg": (

@@ -35,6 +35,7 @@ from support.tiny_models import SEQ2SEQ, TINY_MODELS
 from transformers import IJepaConfig, IJepaModel
 
 import attngeo
+import attngeo.embeddings
 from attngeo.attention.finding import sites_of
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
@@ -534,6 +535,7 @@ def test_without_scipy_the_extra_is_named(folder: Path, tmp_path: Path, monkeypa
     other = write_model(tmp_path, draw(1), MODEL)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     monkeypatch.delitem(sys.modules, "attngeo.embeddings.aligning", raising=False)
+    monkeypatch.delitem(vars(attngeo.embeddings), "align_streams", raising=False)  # of an earlier use
     with pytest.raises(UsageError, match=r"attngeo\[estimators\]"):
         attngeo.lineage(folder, other, align=True)
     assert attngeo.lineage(folder, other, n_permutations=19)["related"].tolist() == [False]

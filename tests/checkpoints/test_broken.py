@@ -83,7 +83,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "two weight files": (
         lambda f: [write_header(write_config(f) / name, {}) for name in ("a.safetensors", "b.safetensors")],
         CorruptCheckpointError,
-        ("2 files", "a.safetensors, b.safetensors"),
+        ("2 weight files", "a.safetensors, b.safetensors"),
     ),
     "a shard without an index": (
         lambda f: write_header(write_config(f) / "model-00001-of-00003.safetensors", {}),

@@ -279,7 +279,7 @@ def test_offline_a_tokeniser_may_be_missing_from_the_cache(hub: Hub, connected: 
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     assert connected("score", "org/name", "--download").returncode == 0
     run = connected("analogy", "org/name", "--offline")
-    assert_one_line(run, NetworkError, ["org/name: ", "tokenizer", "offline"])
+    assert_one_line(run, NetworkError, ["org/name: ", "tokeniser", "offline"])
 
 
 @pytest.mark.slow

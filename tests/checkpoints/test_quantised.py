@@ -395,13 +395,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
     ),
     "a description that is no JSON": (
         "nf4", {f"{Q0}.weight.quant_state.bitsandbytes__nf4": torch.zeros(20, dtype=torch.uint8)}, settings("nf4"),
-        CorruptCheckpointError, (Q0, "quant_state", "no description"),
+        CorruptCheckpointError, (Q0, "quant_state", "does not describe"),
     ),
     "blocks of no numbers": (
         "nf4", {
             f"{Q0}.weight.quant_state.bitsandbytes__nf4":
             torch.tensor([*b'{"blocksize": 0, "shape": [128, 128]}'], dtype=torch.uint8),
-        }, settings("nf4"), CorruptCheckpointError, (Q0, "no description"),
+        }, settings("nf4"), CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "a block that is cut off": (
         "nf4", {f"{Q0}.weight": torch.zeros(100, 1, dtype=torch.uint8)}, settings("nf4"),
@@ -480,22 +480,22 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
     ),
     "an offset that is a text": (
         "nf4-double", {STATE: describe(nested_offset="1")}, settings("nf4"),
-        CorruptCheckpointError, (Q0, "description"),
+        CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "an offset that is a boolean": (
         "nf4-double", {STATE: describe(nested_offset=True)}, settings("nf4"),
-        CorruptCheckpointError, (Q0, "description"),
+        CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "an offset that is no number": (
         "nf4-double", {STATE: describe(nested_offset=float("nan"))}, settings("nf4"),
-        CorruptCheckpointError, (Q0, "description"),
+        CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "an offset of 400 digits": (
         "nf4-double", {STATE: describe(nested_offset=10**400)}, settings("nf4"),
-        CorruptCheckpointError, (Q0, "description"),
+        CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "no offset": (
-        "nf4-double", {STATE: describe(nested_offset="")}, settings("nf4"), CorruptCheckpointError, (Q0, "description"),
+        "nf4-double", {STATE: describe(nested_offset="")}, settings("nf4"), CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "packed scales that are not described": (
         "nf4-double", {STATE: describe(nested_offset="", nested_blocksize="")}, settings("nf4"),

@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "auto-round-4", {}, settings("auto-round-4", extra_config={Q0: 4}), CORRUPT, (Q0, "extra_config", "table"),
     ),
     "float8 of AutoRound": (
-        "fp8-channel", {}, settings("auto-round-4"), UNSUPPORTED, (Q0, "AutoRound", "whole numbers"),
+        "fp8-channel", {}, settings("auto-round-4"), UNSUPPORTED, (Q0, "AutoRound", "integers"),
     ),
     "no zeros of AutoRound": (
         "auto-round-4", {f"{Q0}.qzeros": None}, settings("auto-round-4"), CORRUPT, (Q0, ".qzeros", "missing"),

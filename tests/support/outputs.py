@@ -38,7 +38,7 @@ COMMANDS = {
     "> answers.csv",
     "nearest.json": "nearest demo:minilm king --format json",
     "theory.json": "theory lemma-1 theorem-2-one-head symmetry-from-factors efa-proposition-1 --format json",
-    "simulate.csv": "tabular simulate --settings 5,0,0.9 --datasets 2 --methods lr --rows 200 --format csv",
+    "simulate.csv": "tabular simulate --shifts 5,0,0.9 --datasets 2 --methods lr --rows 200 --format csv",
     "tabular-fit.csv": "tabular fit rows.csv --target y --methods lr,atn --epochs 8 --device cpu --save t --format csv",
     "tabular-columns.csv": "tabular fit rows.csv --epochs 8 --device cpu --save columns --format csv",
     "tabular-predict.csv": "tabular predict t rows.csv --format csv",
