@@ -495,7 +495,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "no offset": (
-        "nf4-double", {STATE: describe(nested_offset="")}, settings("nf4"), CorruptCheckpointError, (Q0, "does not describe"),
+        "nf4-double", {STATE: describe(nested_offset="")}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "does not describe"),
     ),
     "packed scales that are not described": (
         "nf4-double", {STATE: describe(nested_offset="", nested_blocksize="")}, settings("nf4"),
