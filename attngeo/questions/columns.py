@@ -15,15 +15,15 @@ def columns(command: str, **options: Any) -> tuple[str, ...]:
 
     Args:
         command: the name of the command or function, such as "score" or "compare".
-        **options: those of the function that change its columns, such as `scores` and `circuit` of score; others are
-            allowed.
+        **options: options of the question, such as `scores` and `circuit` of score; most change no column. How it is
+            asked (`offline`, `jobs`, `fresh` …) is no part of it.
 
     Returns:
         The names of the columns. Of a result with several tables, they are those of `rows`.
 
     Raises:
         UsageError: the command has no such table, or a value is no choice or outside its limits.
-        UnknownOptionError: the function has no such option.
+        UnknownOptionError: the question has no such option.
 
     >>> import attngeo
     >>> attngeo.columns("compare")[:4], attngeo.columns("compare", circuit="ov")[4]
