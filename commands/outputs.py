@@ -166,7 +166,7 @@ class Outputs(Options):
 
     output: tuple[Path, ...] = option(
         (),
-        "Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated",
+        "Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file",
         panel=RESULTS,
         flags=("-o", "--output"),
         metavar="FILE",

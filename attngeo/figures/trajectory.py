@@ -238,7 +238,6 @@ def _add_ring(
         marker={"symbol": "circle-open", "size": RING, "color": line.look.colour, "line": {"width": 2}},
         legendgroup=line.panel.label,
         showlegend=False,
-        hovertemplate=f"{line.panel.hover}<br>{hover_of(score)}<br>outside of chance from step {step:,} on"
-        "<extra></extra>",
+        hovertemplate=f"{line.panel.hover}<br>{hover_of(score)}<br>leaves chance at step {step:,}<extra></extra>",
         **subplot,
     )

@@ -585,6 +585,7 @@ def test_help_all_works_in_every_command_and_shows_what_help_shows(command: str,
     assert all(len(line) <= 80 for line in usual.stdout.splitlines() if line.startswith("  attngeo "))
     every = inside(*command.split(), "--help-all", COLUMNS="200")
     assert (every.returncode, every.stderr) == (0, "")
+    assert re.search(r"; ([^;]+); \1\b", " ".join(every.stdout.split())) is None  # a clause that is said twice
     names = [re.findall(r"^  (--?[\w-]+|\w+)", run.stdout, re.MULTILINE) for run in (usual, every)]
     assert names[0]
     assert {*names[0]} <= {*names[1]}

@@ -162,8 +162,7 @@ class EfaOptions(EstimatorOptions):
     )
     covariates: Sequence[str] = option(
         (),
-        "Column with another fact about a row, and its kind: category, categories (Drama|War), number or time; may be "
-        "repeated",
+        "Column with another fact about a row, and its kind: category, categories (Drama|War), number or time",
         panel=INPUT,
         metavar="COLUMN[:KIND]",
         parse=_parse_pairs,
