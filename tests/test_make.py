@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.children import list_children
 
 MAKEFILE = Path(__file__).parents[1] / "Makefile"
 # As python, it makes an environment whose programs are this one. As pip, it waits until two lines say that it takes
@@ -94,7 +95,7 @@ def test_nothing_is_told_after_the_end_of_a_step(folder: Path, stop: str) -> Non
     while "(1 s)" not in (folder / "told").read_text():
         assert made.poll() is None
         time.sleep(0.05)
-    shells = [process for process in psutil.Process(made.pid).children(recursive=True) if process.name() != "sleep"]
+    shells = list_children(made.pid, lambda process: process.name() != "sleep")
     assert len(shells) >= 3  # the shell of the step, the one that tells, and the program
     if stop == "ctrl-c":
         os.killpg(made.pid, signal.SIGINT)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.children import list_children
 from support.messages import assert_states, refuses
 from support.study_runs import end_its_process, square, square_or_fail, tell, wait_for_delivery
 
@@ -365,11 +366,10 @@ def test_no_process_outlives_a_study_that_is_killed_when_it_starts_them(tmp_path
         [sys.executable, script, tmp_path, "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, start_new_session=True,
     )  # fmt: skip
-    parent = psutil.Process(process.pid)
     workers: list[psutil.Process] = []
     while len(workers) < 2:
         assert process.poll() is None, process.communicate()
-        workers = [child for child in parent.children() if "LokyProcess" in " ".join(child.cmdline())]
+        workers = list_children(process.pid, lambda child: "LokyProcess" in " ".join(child.cmdline()))
         time.sleep(0.001)
     process.kill()
     assert psutil.wait_procs(workers, timeout=30)[1] == []
