@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from fuzz import adapters, checkpoints, embeddings, estimators, lists, packed, recipes, results, settings, tokenisers
+from fuzz import adapters, checkpoints, embeddings, estimators, lists, packed, recipes, results, settings, tokenizers
 from fuzz.outcome import check_error
 
 from attngeo.errors import AttnGeoError
@@ -53,6 +53,6 @@ TARGETS = {
     "recipes": Target(recipes.write_recipe, recipes.read_folder, recipes.check_recipe),
     "settings": Target(settings.write_settings, read_settings, settings.check_settings),
     "efa models": Target(estimators.write_efa, estimators.read_efa, estimators.check_efa),
-    "tokenisers": Target(tokenisers.write_tokenizer, tokenisers.read_tokenizer, tokenisers.check_tokenizer),
+    "tokenizers": Target(tokenizers.write_tokenizer, tokenizers.read_tokenizer, tokenizers.check_tokenizer),
     "tabular models": Target(estimators.write_tabular, estimators.read_tabular, estimators.check_tabular),
 }

@@ -19,10 +19,10 @@ from attngeo.errors import UsageError
 
 # How many inputs of each target `make test` and `make slow` run, the same ones each time, and `make explore`, new ones.
 FEW = 20
-MANY = dict.fromkeys(TARGETS, 300) | {"recipes": 200, "tokenisers": 60}
-NEW = dict.fromkeys(TARGETS, 5_000) | {"tokenisers": 1_000}
+MANY = dict.fromkeys(TARGETS, 300) | {"recipes": 200, "tokenizers": 60}
+NEW = dict.fromkeys(TARGETS, 5_000) | {"tokenizers": 1_000}
 # `make test` runs none of them: PEFT, which judges adapters, takes seconds to load, and each tokeniser has a process.
-SLOW = ("adapters", "tokenisers")
+SLOW = ("adapters", "tokenizers")
 # Targets that share a process, whose start takes as long as hundreds of inputs.
 GROUPS = [tuple(TARGETS)[start::3] for start in range(3)]
 
