@@ -46,7 +46,7 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
 # Names of options, keys, keywords and functions before version 0.4 → those from it on.
-# Of several new names, the first is meant that is known where the former one was used.
+# Of several new names, the first is meant that is known where the former one was used. One may have a value.
 RENAMED: dict[str, str | tuple[str, ...]] = {
     "normalise": "normalize",
     "centre": "center",
@@ -78,7 +78,7 @@ RENAMED: dict[str, str | tuple[str, ...]] = {
     "vo": "ov",
     "qkvo": "both",
     "convention": "settings",
-    "published": "settings",
+    "published": ("settings=code", "code"),
     "tokeniser": "tokenizer",
 }
 
@@ -91,7 +91,9 @@ def find_new_name(name: str, known: Collection[str]) -> str | None:
     new_names = RENAMED.get(name, ())
     if isinstance(new_names, str):
         new_names = (new_names,)
-    return None if name in known else next((new_name for new_name in new_names if new_name in known), None)
+    if name in known:
+        return None
+    return next((new_name for new_name in new_names if new_name.partition("=")[0] in known), None)
 
 
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:

@@ -81,9 +81,11 @@ class Command(Helpful, TyperCommand):
                 f"baseline (see {ctx.command_path} --help)"
             )
         for name in names:
-            new_name = find_new_name(_name_option(name), [_name_option(flag) for flag in flags])
+            prefix = "--no-" if name.startswith("--no-") else "--"
+            known = [_name_option(flag, prefix) for flag in flags if flag.startswith(prefix)]
+            new_name = find_new_name(_name_option(name, prefix), known)
             if name.startswith("--") and new_name is not None:
-                raise UsageError(f"no such option: {name}; it is called --{new_name.replace('_', '-')} now")
+                raise UsageError(f"no such option: {name}; it is called {prefix}{new_name.replace('_', '-')} now")
         for option, following in pairwise(before_dashes):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
@@ -112,9 +114,9 @@ class Command(Helpful, TyperCommand):
                 sys.stdout.flush()
 
 
-def _name_option(flag: str) -> str:
+def _name_option(flag: str, prefix: str) -> str:
     """The name of an option in Python, from its flag."""
-    return flag.removeprefix("--").replace("-", "_")
+    return flag.removeprefix(prefix).replace("-", "_")
 
 
 class Group(Helpful, TyperGroup):

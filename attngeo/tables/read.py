@@ -21,7 +21,7 @@ from attngeo.bounds.small_files import (
     read_small_text,
     require_regular_file,
 )
-from attngeo.choices import advise
+from attngeo.choices import advise, find_new_name
 from attngeo.errors import DataError, DataUnavailableError, NotEnoughMemoryError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -285,9 +285,11 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
     require_frame(frame, what, made_by)
     missing = [column for column in columns if column not in frame]
     if missing:
+        former = next((column for column in frame.columns if find_new_name(str(column), missing[:1])), None)
         raise DataError(
             f"{what} has no column {missing[0]!r:.60}, its columns are {list_names(list(frame.columns))}; "
             f"expected the output of {made_by}"
+            + (f", which called this column {former} before version 0.4" if former is not None else "")
         )
     if frame.empty:
         raise DataError(f"{what} has no rows, expected the output of {made_by}")

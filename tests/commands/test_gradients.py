@@ -134,6 +134,12 @@ def test_a_recipe_asks_and_draws(text: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_file_of_pairs_that_an_older_version_wrote_is_met_with_the_former_name() -> None:
+    names = ("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta")
+    with refuses(DataError, "no column 'attended_position'", "called this column other_position before version 0.4"):
+        library.plot("pairs", pd.DataFrame([["m", "s", 0, 0, 0, "a", 1, "b", 0.5]], columns=names))
+
+
 def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> None:
     both = [
         library.gradients("demo:encoder", text=str(text), sequences=4, seq_len=12, objective=each)
