@@ -296,7 +296,7 @@ def shared_products(table: pd.DataFrame) -> list[float]:
 
 
 def recovery_errors(table: pd.DataFrame) -> pd.DataFrame:
-    """The table "A known model is found again"."""
+    """The table "Recovering a known model"."""
     errors = table[table["model"].isin(["efa", "fm"]) & (table["metric"] == "cross_entropy")]
     return errors.pivot(index="model", columns="setting", values="value")[["N=100", "N=400", "N=1600", "N=6400"]]
 

@@ -1,4 +1,4 @@
-"""What holds attention back on tables such as users have: one setting changed at a time, measured on held-out rows.
+"""What holds attention back on tables like those of users: one setting changed at a time, measured on held-out rows.
 
     python reports/tabular/ablations.py ablations.csv
 

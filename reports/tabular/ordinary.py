@@ -1,4 +1,4 @@
-"""Attention and plain models on ten tables such as users have: log loss, calibration and seconds.
+"""Attention and plain models on ten tables like those of users: log loss, calibration and seconds.
 
     python reports/tabular/ordinary.py ordinary.csv
 
