@@ -114,7 +114,7 @@ def test_layers_after_the_default_number_never_run() -> None:
         except AttnGeoError:
             continue
         assert max(site.layer for site in sites) < count, model_type
-        assert any(f"transformers makes {count}" in reason for reason in skipped.values()), model_type
+        assert any(f"transformers builds {count}" in reason for reason in skipped.values()), model_type
         checked += 1
     assert checked > 200
 

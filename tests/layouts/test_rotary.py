@@ -323,7 +323,7 @@ def test_the_factor_of_what_rotates_is_noted_where_a_part_does(share: float, sca
     config = PHI_4_MINI | {"partial_rotary_factor": share}
     got = attngeo.score(write_single(tmp_path / "scaled", QKV, config))
     plain = attngeo.score(write_single(tmp_path / "plain", QKV, config | {"rope_scaling": None}))
-    assert ("rotary scaling: 6 of 8 dimensions of queries and keys times 1.19" in got["note"][0]) is scaled
+    assert ("rotary scaling: 6 of 8 dimensions of queries and keys multiplied by 1.19" in got["note"][0]) is scaled
     assert bool(got["symmetry"][0] != plain["symmetry"][0]) is scaled
 
 
