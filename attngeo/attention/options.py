@@ -28,7 +28,7 @@ LARGEST_OFFSET = 2**31
 
 
 class SourceOptions(Options):
-    """Options for what is read besides the weights of a model."""
+    """Options for the adapters and the config.json of a model."""
 
     adapter: Converted[References, Sequence[str]] = option(
         (),

@@ -32,7 +32,7 @@ def inspect(  # noqa: D417 - the keywords are those of a session
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-        source: what is read besides the weights; its fields are keywords, too:
+        source: adapters and config.json; its fields are keywords, too:
             {source}
         hub: access to the Hub; its fields are keywords, too:
             {hub}

@@ -240,7 +240,7 @@ def _explain_misfit(
     """The error for weights that fit none of the heads in the configuration."""
     heads, key_heads, head_dim = stated
     if head_dim is None or not _divides(layout, heads, key_heads):
-        blocks = "".join(f"; both must be multiples of {count}" for count in _list_blocks(layout))
+        blocks = "".join(f"; both must divide evenly into {count} blocks" for count in _list_blocks(layout))
         return ShapeError(
             f"{heads} heads and {key_heads} key heads do not fit an input width of {width}: heads must be a multiple "
             f"of key heads, and divide the width unless config.json states head_dim{blocks}",
@@ -284,7 +284,7 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
     if fitting.isdisjoint(widths):
         raise ShapeError(
-            f"{module.name} has an input width of {sizes.d_model}, but config.json states heads only for a "
+            f"{module.name} has an input width of {sizes.d_model}, but config.json only states heads for a "
             f"width of {', '.join(map(str, widths[:3]))}; it does not describe this part of the model"
         )
 

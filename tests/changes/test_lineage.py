@@ -357,7 +357,7 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
     unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
     row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), n_permutations=19).iloc[0]
     assert row.isna()["related"]
-    assert "is not known" in row["note"]
+    assert "is unknown" in row["note"]
 
 
 # Model types whose embeddings are parts beside each other: the part that a coordinate is in tells it apart.
