@@ -141,7 +141,7 @@ def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reas
     stated = config.get("quantization_config") or config.get("compression_config") or config.get("quantization")
     if stated:
         method = stated.get("quant_method", "another program") if isinstance(stated, dict) else stated
-        seen += f"; config.json says that {method!s:.40} packed the weights: give the model without quantisation"
+        seen += f"; config.json says that the weights are packed by {method!s:.40}: give the model without quantisation"
     return UnsupportedModelError(
         f"no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )

@@ -414,7 +414,11 @@ QK = {f"model.layers.0.self_attn.{name}_proj.weight": torch.randn(32, 32) for na
 
 @pytest.mark.parametrize(
     ("model_type", "fact"),
-    [("pixtral", "axes of an image"), ("hunyuan_v1_dense", "QK-norm comes after"), ("kimi_linear", "order of its rotary")],
+    [
+        ("pixtral", "axes of an image"),
+        ("hunyuan_v1_dense", "QK-norm comes after"),
+        ("kimi_linear", "order of its rotary"),
+    ],
 )
 def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
     model_type: str, fact: str, tmp_path: Path, inside: Callable[..., Any]
