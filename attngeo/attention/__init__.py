@@ -1,1 +1,1 @@
-"""The attention of a model: opened, its sites found, read ahead within memory, and given as forms."""
+"""The attention of a model: opened, found, read ahead within memory limits, and turned into forms."""

@@ -1,4 +1,4 @@
-"""The attention sites of an open checkpoint: which there are, what is left out, and which are asked for."""
+"""The attention sites of an open checkpoint: all sites, the parts left out, and the sites you choose."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ def sites_of(
     *,
     parts: Parts = "qk",
 ) -> tuple[list[AttentionSite], dict[str, str]]:
-    """The attention sites of an open checkpoint, and what is left out: name pattern → reason. Reads no weights.
+    """The attention sites of an open checkpoint, and the parts left out: name pattern → reason. Reads no weights.
 
-    A site lists only the tensors that the options and parts need. The files that hold them are opened; `progress` is
-    called with the name of each one before. If values or outputs are needed and not known, `AttentionSite.missing` says
-    why.
+    A site lists only the tensors that the options and parts need. Opens the files that hold them, and calls `progress`
+    with the name of each file first. If values or outputs are needed but unknown, `AttentionSite.missing` says why.
     """
 
     def prepare(names: list[str]) -> None:
-        with suppress(CorruptCheckpointError):  # raised again for the module that it is about
+        with suppress(CorruptCheckpointError):  # raised again for the module concerned
             store.open(names, progress)
 
     with about(store.ref):
@@ -50,7 +49,7 @@ def sites_of(
 
 
 def _add_notes(store: TensorStore, site: AttentionSite) -> AttentionSite:
-    """The site with what the store says about its weights."""
+    """The site, with the notes of the store on its weights."""
     of_queries = [name for role, name in site.tensors.items() if not parts_of(role).isdisjoint("qk")]
     of_outputs = [name for role, name in site.tensors.items() if not parts_of(role).isdisjoint("vo")]
     notes = (*site.notes, *store.list_notes(of_queries))
@@ -61,7 +60,7 @@ def _add_notes(store: TensorStore, site: AttentionSite) -> AttentionSite:
 def select(
     sites: Sequence[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
 ) -> list[AttentionSite]:
-    """The sites of one stack and of some layers. Raises UsageError, which lists those that exist, if none is left."""
+    """The sites of one stack and of some layers. Raises UsageError, which names existing ones, if there are none."""
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if stack is not None and stack not in stacks:
         raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
@@ -79,7 +78,7 @@ def select(
 
 
 def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
-    """Raise CheckpointError or UsageError if the store has adapters that do not fit the weights of these sites."""
+    """Raise CheckpointError or UsageError if adapters of the store do not fit the weights of these sites."""
     if isinstance(store, AdapterStore):
         is_transposed = {}
         for site in sites:
@@ -89,6 +88,6 @@ def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
 
 
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
-    """Raise UnsupportedModelError if the store has adapters, and one of them changes no weight of these sites."""
+    """Raise UnsupportedModelError if an adapter of the store changes no weight of these sites."""
     if isinstance(store, AdapterStore):
         store.require_changes({name for site in sites for name in site.tensors.values()})

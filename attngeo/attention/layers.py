@@ -1,4 +1,4 @@
-"""Lists of layers that a user gives: as a text such as "0-3,7", or as numbers. Imports no torch."""
+"""Lists of layers from users, as text such as "0-3,7" or as numbers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def parse_layers(text: str) -> list[int]:
 
 
 def _refuse_text(text: str) -> UsageError:
-    return UsageError(f"$layers is {text!r:.80}, expected for example 0-3,7, all below {MOST_LAYERS:,}", "layers")
+    return UsageError(
+        f"$layers is {text!r:.80}, expected numbers and ranges below {MOST_LAYERS:,}, such as 0-3,7", "layers"
+    )
 
 
 def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
-    """The layers of a collection of numbers or of a text; None if none are given. Raises UsageError."""
+    """Layers as numbers, from a collection or a text; None stays None. Raises UsageError."""
     if layers is None:
         return None
     if isinstance(layers, str):

@@ -1,4 +1,4 @@
-"""A model that is open: its attention sites, those that are asked for, and their weights as forms."""
+"""An open model: the attention sites you ask for, and their weights as forms."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 
 
 class SiteForms(NamedTuple):
-    """One site, and what its weights are as factors of bilinear forms.
+    """One site, and its weights as factors of bilinear forms.
 
     Attributes:
         site: the attention site.
         key_heads: the key head of each query head.
-        query_key: its queries and keys; None if they were not asked for.
-        output: its values and outputs; None if they were not asked for, or are not known: see `AttentionSite.missing`.
-        update: what adapters add to W_qk of each head, and of their sum, of low rank; None unless that alone is asked
-            for, and if W_qk is not square.
+        query_key: its queries and keys; None if they were not requested.
+        output: its values and outputs; None if they were not requested, or are unknown: see `AttentionSite.missing`.
+        update: the low-rank change of W_qk by adapters, for each head and for the sum of heads; None unless only
+            updates were requested, and if W_qk is not square.
     """
 
     site: AttentionSite
@@ -56,24 +56,24 @@ class SiteForms(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """W_qk of the heads of a site whose queries and keys were asked for."""
+        """W_qk of the heads of a site. Its queries and keys must have been requested."""
         assert self.query_key is not None
         return Form(self.query_key.q, self.query_key.k, self.key_heads)
 
 
 @dataclass
 class Attention:
-    """A model that is open, and its attention.
+    """An open model, and its attention.
 
     Attributes:
         store: the open checkpoint.
-        sites: the attention sites that are asked for. Each lists only the tensors that are needed.
-        left_out: name pattern → why it is read by no question.
-        options: what is read, and into which forms.
-        session: how.
-        device: where forms are made.
-        dtype: number type of forms.
-        only_updates: whether forms are of what adapters add alone.
+        sites: the requested attention sites. Each lists only the tensors that are needed.
+        left_out: name pattern → why no question reads it.
+        options: what to read, and into which forms.
+        session: access to the Hub, and progress.
+        device: device of the forms.
+        dtype: number type of the forms.
+        only_updates: whether forms hold only the change by adapters.
     """
 
     store: TensorStore
@@ -97,15 +97,15 @@ class Attention:
         dtype: torch.dtype | None = None,
         only_updates: bool = False,
     ) -> Iterator[Self]:
-        """Open a model, and find its attention; it is closed at the end. Reads no weights.
+        """Open a model and find its attention, then close it when the context ends. Reads no weights.
 
         Args:
             model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-            options: what is read, and into which forms.
+            options: what to read, and into which forms.
             session: access to the Hub, and progress.
-            parts: the weights that are read.
-            dtype: number type of forms; by default that of the precision in the options.
-            only_updates: read what adapters add alone.
+            parts: the weights to read.
+            dtype: number type of forms; by default, given by the precision in the options.
+            only_updates: read only the change by adapters.
 
         Raises:
             ModelUnavailableError: the model cannot be found or reached.
@@ -114,7 +114,7 @@ class Attention:
         """
         device = pick_device(options.device)
         if device.type == "mps" and options.precision == "float64":
-            raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
+            raise UsageError("device mps does not support float64, expected precision float32 or fast, or device cpu")
         opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=only_updates)
         with closing(opened) as store:
             sites, left_out = sites_of(
@@ -128,15 +128,15 @@ class Attention:
 
     @property
     def ref(self) -> str:
-        """What the model is called."""
+        """The name of the model in tables and errors."""
         return self.store.ref
 
     def name(self) -> dict[str, str | None]:
-        """The first columns of the rows of every table about the model."""
+        """The first columns of every table about the model."""
         return {"model": self.ref, "revision": self.store.revision, "model_type": self.store.config.get("model_type")}
 
     def name_both(self, other: Attention) -> dict[str, str | None]:
-        """The first columns of the rows of every table about the model and another one."""
+        """The first columns of every table about the model and another one."""
         return {
             "model": self.ref,
             "revision": self.store.revision,
@@ -152,15 +152,15 @@ class Attention:
         readers: int = 1,
         progress: ProgressCallback | None = None,
     ) -> Generator[SiteForms]:
-        """The forms of one site after the other; while the caller works on one, the next ones are read.
+        """The forms of one site after the other. While the caller works on one, the next ones are read.
 
         Args:
-            sites: in their order, as often as they stand there; by default those that are asked for.
+            sites: the sites to read, in this order, with repetitions; by default the requested ones.
             convention: which key head a query head reads.
-            readers: how many models the caller reads at the same time, which share the memory.
-            progress: called before each site; by default that of the session.
+            readers: number of models that the caller reads at the same time; they share the memory.
+            progress: called before each site; by default the session's.
 
-        Raises what a read raises, when its site comes.
+        An error of a read is raised when its site is due.
         """
         layers = read_ahead(
             self.store,
@@ -179,10 +179,10 @@ class Attention:
             return self._make_forms(site, self.store.read_all(site.reads), "corrected")
 
     def share_memory(self, readers: int = 1) -> int:
-        """Bytes for the layers in flight of one of so many readers.
+        """Memory in bytes for the layers that one of several readers holds.
 
-        They share what is asked for, or else a quarter of what is free, of the machine or of a CUDA device, that
-        all processes of a study share.
+        The readers share the memory option. By default, all processes of a study share a quarter of the free memory of
+        the machine, or of the CUDA device if that is less.
         """
         memory = self.options.memory
         if memory is None:
@@ -193,7 +193,7 @@ class Attention:
         return max(memory // readers, 1)
 
     def _make_forms(self, site: AttentionSite, tensors: dict[str, Tensor], convention: Convention) -> SiteForms:
-        """The forms of a site. Empties `tensors`, so that they need no memory beside them."""
+        """The forms of a site. Empties `tensors` to free their memory."""
         key_heads = key_heads_of(site, convention)
         query_key = None
         output = None

@@ -1,4 +1,4 @@
-"""Options of what is read of a model, and into which forms. Imports no torch."""
+"""Options for reading a model, and for the forms built from it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST_OFFSET = 2**31
 
 
 class SourceOptions(Options):
-    """Options of what is read of a model besides its weights."""
+    """Options for the adapters and the config.json of a model."""
 
     adapter: Converted[References, Sequence[str]] = option(
         (),
@@ -103,7 +103,7 @@ class ReadingOptions(SourceOptions):
 
     @classmethod
     def of(cls, options: Options, **others: object) -> Self:
-        """Those of the options of a question, and others in their place."""
+        """These options, from the options of a question; `others` replace some of them."""
         return cls(**{name: value for name, value in options.given.items() if name in cls.model_fields} | others)
 
 
@@ -111,9 +111,9 @@ class ModelReading(NamedTuple):
     """The part of a model that a question reads.
 
     Attributes:
-        options: which weights, and into which forms.
-        parts: of the weights.
-        only_updates: what adapters add alone.
+        options: which weights to read, and into which forms.
+        parts: the letters of the weights.
+        only_updates: whether to read only the change by adapters.
     """
 
     options: ReadingOptions

@@ -1,4 +1,4 @@
-"""Projections of an attention site, with what the options fold into them, and the factors of updates."""
+"""Projections of an attention site, with gains, biases and rotations by the options, and the factors of updates."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from attngeo.layouts.rotary import rotary_scaling
 
 
 class FormNote(StrEnum):
-    """Notes on forms that some questions leave out, and their texts; all others are texts alone."""
+    """Notes on forms that some questions drop; all other notes are plain texts."""
 
-    # The form is at offset 0 because no other was asked for.
+    # The form is at offset 0, the default.
     NO_OFFSET = "rotary: relative offset 0"
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
-    """The key head of each query head h: that of its group, or h mod K by the published convention."""
+    """The key head of each query head h: by its group, or h mod K by the published convention."""
     if convention == "published":
         return [head % site.key_heads for head in range(site.heads)]
     return [head // (site.heads // site.key_heads) for head in range(site.heads)]
 
 
 class QueryKeyProjections(NamedTuple):
-    """What the heads of a site multiply: the logit of tokens x and y is x·q[h]ᵀ·k[g(h)]·yᵀ.
+    """Queries and keys of the heads of a site: the logit of tokens x and y is x·q[h]ᵀ·k[g(h)]·yᵀ.
 
     Attributes:
         q: queries, [heads, head_dim, d_model]; with biases, the input is one wider.
         k: keys, [key_heads, head_dim, key_width].
-        notes: caveats for readers of scores.
+        notes: caveats about scores.
     """
 
     q: Tensor
@@ -72,7 +72,7 @@ def projections(
     Args:
         site: the attention site.
         tensors: tensor name → the tensor, or the rows `site.reads` of it.
-        options: with_bias, fold_norm and rope_offset say which bilinear form is built; the defaults give Wq·Wkᵀ itself.
+        options: with_bias, fold_norm and rope_offset choose the bilinear form; the defaults give Wq·Wkᵀ itself.
         dtype: number type to compute in.
         device: device to compute on.
     """
@@ -100,13 +100,13 @@ def projections(
 
 
 class OutputProjections(NamedTuple):
-    """What the heads of a site write: head h adds x·v[g(h)]ᵀ·o[h] for a token x that it attends to with weight 1.
+    """Values and outputs of a site: head h adds x·v[g(h)]ᵀ·o[h] for a token x that it attends to with weight 1.
 
     Attributes:
         v: values, [key_heads, value_dim, key_width]; with biases, the input is one wider.
         o: the part of the output projection that belongs to each query head, [heads, value_dim, output_width].
-        bias: of the output projection, [output_width], if biases are included and it has one.
-        notes: caveats for readers of scores.
+        bias: bias of the output projection, [output_width], if biases are included; None if it has none.
+        notes: caveats about scores.
     """
 
     v: Tensor
@@ -128,12 +128,12 @@ def output_projections(
     Args:
         site: the attention site.
         tensors: as for `projections`.
-        options: with_bias and fold_norm say which form is built; the defaults give Wv·Wo itself.
+        options: with_bias and fold_norm choose the form; the defaults give Wv·Wo itself.
         dtype: number type to compute in.
         device: device to compute on.
 
     Raises:
-        UnsupportedModelError: the values or the output projection of the site are not known.
+        UnsupportedModelError: the values or the output projection of the site are unknown.
     """
     require_outputs(site)
     tensors = _cast(tensors, dtype, device)
@@ -150,7 +150,7 @@ def output_projections(
         gain = tensors[site.tensors["o_norm"]] + site.family.input_gain_offset
         o = o * gain
         o_bias = None if o_bias is None else o_bias * gain
-        notes.append("gain of the norm after attention folded into what heads write")
+        notes.append("gain of the norm after attention folded into outputs")
     if options.with_bias and v_bias is None and o_bias is None:
         notes.append("no biases to include")
     elif options.with_bias:
@@ -161,7 +161,7 @@ def output_projections(
 
 
 def _value_scale(site: AttentionSite) -> float:
-    """The number that the configuration multiplies values by."""
+    """The number by which the configuration multiplies values."""
     fields = {**site.family.defaults, **site.section}
     scale = fields.get(site.family.value_scale)
     if scale is None:
@@ -172,10 +172,10 @@ def _value_scale(site: AttentionSite) -> float:
 
 
 def require_outputs(site: AttentionSite) -> None:
-    """Raise UnsupportedModelError if the values and outputs of a site were asked for and are not known."""
+    """Raise UnsupportedModelError if the values and outputs of a site were requested but are unknown."""
     if site.missing:
         raise UnsupportedModelError(
-            f"values and outputs cannot be read: {site.missing}; read its queries and keys only, or another stack",
+            f"values and outputs cannot be read: {site.missing}; read queries and keys only, or choose another stack",
             subject=site.module,
         )
 
@@ -188,7 +188,7 @@ HeadsByLetter = dict[Letter, Heads]
 
 
 def _fold_norm(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
-    """Fold the normalisation before attention into the heads: its gain into weights, its shift into biases. A note."""
+    """Fold the norm before attention into the heads: its gain into weights, its shift into biases. Returns a note."""
     if "pre_norm" not in site.tensors:
         family = site.family
         has_norm = bool(family.pre_norm) and conditions_hold(family.pre_norm_when, site.section, family)
@@ -219,10 +219,10 @@ def update_factors(
     options: ReadingOptions,
     key_heads: list[int],
 ) -> tuple[Form, Form]:
-    """The change of W_qk of each head by adapters, and the sum over all heads, of low rank.
+    """The low-rank change of W_qk by adapters, for each head and for the sum of heads.
 
-    With ΔWq = Bq·Aq [head_dim, d_model] and so for keys, Δ(qᵀk) = Aqᵀ·(Bqᵀ·(k + Bk·Ak)) + (Bkᵀ·q)ᵀ·Ak, whose rank is at
-    most the sum of both. B passes what is done to outputs, such as rotations, and A what is done to inputs.
+    With ΔWq = Bq·Aq [head_dim, d_model], and ΔWk = Bk·Ak, Δ(qᵀk) = Aqᵀ·(Bqᵀ·(k + Bk·Ak)) + (Bkᵀ·q)ᵀ·Ak. Its rank is at
+    most the sum of both ranks. Changes of outputs, such as rotations, apply to B, and changes of inputs to A.
 
     Args:
         site: the attention site.
@@ -230,11 +230,11 @@ def update_factors(
         q: queries of the base, as `projections` gives them.
         k: keys of the base, as `projections` gives them.
         options: how weights are read.
-        key_heads: key head of each query head.
+        key_heads: the key head of each query head.
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(
-            "latent attention multiplies several weights, so that an update has no low rank; "
+            "latent attention multiplies several weights, so its update does not have low rank; "
             "score without $adapter_only",
             "adapter_only",
             subject=site.module,
@@ -284,9 +284,9 @@ def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: s
 
 
 def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
-    """Multiply what rotates by its factor, which yarn and longrope give it at any offset. A note, or "".
+    """Multiply rotating dimensions by the factor of yarn or longrope, at any offset. Returns a note, or "".
 
-    Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
+    If all dimensions rotate, the factor scales all logits, and is left out, as is the scale before the softmax.
     """
     if not site.may_rotate:
         return ""
@@ -301,11 +301,11 @@ def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) 
         factors = factors.flip(1)
     for letter in heads:
         heads[letter] = heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False))
-    return f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
+    return f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys multiplied by {factor:.4g}"
 
 
 def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
-    """Rotate the queries by the relative offset, as rotary embeddings do between two positions. A note, or ""."""
+    """Rotate the queries by the offset, as rotary embeddings do between two positions. Returns a note, or ""."""
     if not offset:
         return FormNote.NO_OFFSET if site.rotary else ""
     with explain_rotary("score without $rope_offset", "rope_offset"):
@@ -315,7 +315,7 @@ def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
             return f"{rotation.reason}: the offset has no effect"
         raise UnsupportedModelError(
             f"{site.section.get('model_type', site.module)!r} has no relative offset: {rotation.reason}; score without "
-            "$rope_offset, or another stack with $stack",
+            "$rope_offset, or choose another stack with $stack",
             "rope_offset",
             "stack",
         )

@@ -1,4 +1,4 @@
-"""Tensors of attention sites, one site after the other: while one is worked on, the next ones are read and copied."""
+"""Tensors of attention sites, one after the other. While the caller works on one site, the next are read and copied."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def read_ahead(
     memory: int,
     report: ProgressCallback = ignore_progress,
 ) -> Generator[tuple[AttentionSite, dict[str, Tensor]]]:
-    """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
+    """Each site with its tensors, in this order. While the caller works on one, the next ones are read.
 
     Args:
         store: an open checkpoint.
-        sites: those to read.
-        device: where the caller computes. A CUDA device has the tensors already; others leave them on the CPU.
-        memory: bytes, after decoding, of the layers in flight: those that are read or copied, and the one that
-            the caller works on. There is always one layer, however large, and never more than can be worked on at once.
+        sites: the sites to read.
+        device: where the caller computes. Tensors are copied to a CUDA device, and stay on the CPU for others.
+        memory: limit in bytes, after decoding, for the layers being read or copied and the caller's layer. At least one
+            layer is held, however large, and never more than can be processed at once.
         report: called before each site.
 
-    Raises what a read raises, when its site comes.
+    An error of a read is raised when its site is due.
     """
     transfer = Transfer(device)
 
@@ -57,6 +57,6 @@ def read_ahead(
             report(Progress("score", f"{site.stack} {site.layer}", done, total))
             yield site, transfer.receive(sent)
             done += sizes[i]
-    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
+    finally:  # do not wait for a slow server: the store is closed next, which ends open reads
         reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
     report(Progress("score", "done", done, total))

@@ -1,4 +1,4 @@
-"""Survey of a model for `attngeo inspect`: its attention sites, and the bytes that scores read, by headers alone."""
+"""Survey of a model for `attngeo inspect`: its attention sites, and the bytes that scores read, from headers alone."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class InspectKeywords(SourceOptions, HubAccess):
 def inspect(  # noqa: D417 - the keywords are those of a session
     model: Model, source: SourceOptions, *, session: Session
 ) -> dict[str, Any]:
-    """What `attngeo.score` would read of a model with the default options, and what it leaves out. Reads no weights.
+    """What `attngeo.score` would read from a model by default, and what it would leave out. Reads no weights.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-        source: what is read beside its weights; its fields are keywords, too:
+        source: adapters and config.json; its fields are keywords, too:
             {source}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         progress: called before each file.
 
     Returns:
-        Keys: `model`, `adapter` if given, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the
-        checkpoint does not state them, and their ratio `share_to_read`; `left_out`, name pattern → reason; `sites`, a
-        dictionary for each attention module; `names` of all tensors.
+        A dictionary with `model`, `adapter` if given, `revision` and `model_type`; `bytes_to_read`, `bytes_total` and
+        their ratio `share_to_read`, None if unknown; `left_out`, name pattern → reason; `sites`, a list with a
+        dictionary for each attention module; `names`, a list of all tensor names.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: it cannot be scored.
+        CheckpointError: the model cannot be scored.
 
     >>> import attngeo
     >>> found = attngeo.inspect("demo:minilm")
@@ -57,7 +57,7 @@ def inspect(  # noqa: D417 - the keywords are those of a session
 
 
 def survey(model: Model, session: Session = Session(), *, source: SourceOptions = SourceOptions()) -> dict[str, Any]:
-    """What `inspect` returns."""
+    """The result of `inspect`."""
     options = ReadingOptions.of(source, device="cpu")
     with Attention.open(model, options, session) as attention:
         store = attention.store

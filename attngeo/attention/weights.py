@@ -22,7 +22,7 @@ from attngeo.session import Session
 
 
 class _QueryKeyWeights(NamedTuple):
-    """The three values of `SiteWeights` as a tuple.
+    """The values of `SiteWeights` as a tuple.
 
     Attributes:
         site: the attention site.
@@ -36,12 +36,12 @@ class _QueryKeyWeights(NamedTuple):
 
 
 class SiteWeights(_QueryKeyWeights):
-    """One attention site and its weights. As a tuple it is (site, wq, wk).
+    """One attention site and its weights. Unpacks as a tuple (site, wq, wk).
 
-    Query head h reads key head and value head g(h) = h // (heads / key_heads). A token x is a row: its query is x @
-    wq[h], its key x @ wk[g(h)], and a head that attends to it with weight 1 writes x @ wv[g(h)] @ wo[h].
+    Query head h reads key head and value head g(h) = h // (heads / key_heads). A token x is a row vector: its query is
+    x @ wq[h], its key x @ wk[g(h)], and a head that attends to it with weight 1 writes x @ wv[g(h)] @ wo[h].
 
-    Weights that were not asked for have no heads: their first dimension is 0.
+    Weights that you did not ask for have no heads: their first dimension is 0.
 
     Attributes:
         site: the attention site.
@@ -49,9 +49,9 @@ class SiteWeights(_QueryKeyWeights):
         wk: [key_heads, key_width, head_dim].
         wv: [key_heads, key_width, value_dim].
         wo: [heads, value_dim, output_width].
-        bo: the bias of the output projection, [output_width], if biases are included and it has one.
+        bo: bias of the output projection, [output_width]; None without with_bias, or if it has none.
 
-    With biases, the input widths of queries, keys and values are one more.
+    With biases, the input widths of queries, keys and values are larger by one.
     """
 
     wv: Tensor
@@ -67,7 +67,7 @@ class SiteWeights(_QueryKeyWeights):
         wo: Tensor | None = None,
         bo: Tensor | None = None,
     ) -> Self:
-        """From queries and keys, and perhaps values and outputs."""
+        """Create it from queries and keys, and perhaps values and outputs."""
         weights = super().__new__(cls, site, wq, wk)
         weights.wv = wk.new_empty(0, *wk.shape[1:]) if wv is None else wv
         weights.wo = wk.new_empty(0, site.head_dim, site.d_model) if wo is None else wo
@@ -105,31 +105,31 @@ def attention_sites(
     dtype: torch.dtype = torch.float32,
     hub: HubAccess,
 ) -> Iterator[SiteWeights]:
-    """Iterate over the attention sites of `model`, with their weights. One site is in memory at a time.
+    """Iterate over the attention sites of a model, with their weights. Holds one site in memory at a time.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-        circuit: the weights that are read: "qk" for queries and keys, "ov" for values and outputs, "both" for all four.
-        stack: only sites of this stack.
-        layers: only sites of these layers, as numbers or as "0-3,7".
+        circuit: the weights to read: "qk" for queries and keys, "ov" for values and outputs, "both" for all four.
+        stack: read only this stack.
+        layers: read only these layers, as numbers or as "0-3,7".
         with_bias: as for `score`.
         fold_norm: as for `score`.
         rope_offset: as for `score`.
         adapter: as for `score`.
         config: as for `score`.
-        dtype: of the returned weights.
+        dtype: number type of the returned weights.
         hub: access to the Hub; its fields are keywords, too:
             {hub}
 
     Yields:
-        Each site, with wq [heads, d_model, head_dim] and wk [key_heads, d_model, head_dim]; and as attributes wv
+        Each site, with wq [heads, d_model, head_dim] and wk [key_heads, d_model, head_dim]; also, as attributes, wv
         [key_heads, d_model, value_dim] and wo [heads, value_dim, d_model].
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: it cannot be scored.
-        UnsupportedModelError: the values or outputs of a site are asked for, and it is not known where they are.
-        UsageError: a value is no choice, or no site is left.
+        CheckpointError: the model cannot be scored.
+        UnsupportedModelError: you asked for values or outputs, and those of a site are unknown.
+        UsageError: a value is invalid, or there is no such stack or layer.
 
     >>> import attngeo
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
@@ -139,7 +139,7 @@ def attention_sites(
     torch.Size([12, 384, 384])
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise UsageError(f"$dtype is {dtype!r:.60}, expected one of floating point, such as torch.float32", "dtype")
+        raise UsageError(f"$dtype is {dtype!r:.60}, expected a floating-point type, such as torch.float32", "dtype")
     options = ReadingOptions(
         stack=stack,
         layers=layers,
@@ -157,7 +157,7 @@ def attention_sites(
 
 
 def _build_weights(forms: SiteForms, dtype: torch.dtype) -> SiteWeights:
-    """The weights of a site, those of its parts that were asked for."""
+    """The requested weights of a site."""
     site = forms.site
     q = torch.empty(0, site.head_dim, site.d_model, dtype=dtype)
     k = torch.empty(0, site.head_dim, site.key_width, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Layers that a checkpoint lacks, and those that it has and config.json does not count, so that they do not run."""
+"""Layers missing from a checkpoint, and extra layers that config.json does not count and that therefore never run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from attngeo.layouts.heads import fitting_fields, load_defaults
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import MOST_LAYERS, NUMBER, Fields, Reasons, join, name_layers
 
-# Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
+# Fields that state the number of layers; a prefix such as `decoder_` names the stack.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
 # The last word of what repeats for each layer, and not for each stage or tower.
 LAYER = re.compile(r"(^|[._])(layers?|blocks?|h|resblocks)$")
 
 
 def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> Reasons:
-    """The layers without any tensor, in the stacks of these modules: name of the layer → reason.
+    """Layers without any tensor in the stacks of these modules: name of the layer → reason.
 
-    They are in front of the last layer, or config.json announces them. names: all tensor names.
+    A layer is expected if a later one exists, or if config.json counts it. names: all tensor names.
     """
     announced = count_layers(modules)
     present: dict[str, set[int]] = defaultdict(set)
@@ -31,18 +31,18 @@ def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> Reaso
     for prefix, stated in announced.items():
         last = max(present[prefix])
         count = last + 1
-        reason = f"layer {last} comes after it"
+        reason = f"it has layer {last}"
         if stated > count:
             count = stated
-            reason = f"config.json announces {stated} layers"
+            reason = f"config.json states {stated} layers"
         for number in range(min(count, MOST_LAYERS)):
             if number not in present[prefix]:
-                absent[join(prefix, str(number))] = f"the checkpoint has no tensor of it, but {reason}"
+                absent[join(prefix, str(number))] = f"the checkpoint has no tensors for this layer, although {reason}"
     return absent
 
 
 def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
-    """The modules in layers after those that config.json counts: name → reason. transformers makes no such layers."""
+    """Modules in layers beyond the number in config.json, which transformers does not build: name → reason."""
     counts = count_layers(modules, with_defaults=True)
     stated = count_layers(modules)
     idle: dict[str, list[int]] = defaultdict(list)
@@ -65,17 +65,17 @@ def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
         count = counts[prefix]
         verb = "runs" if len(set(idle[prefix])) == 1 else "run"
         noun = "layer" if count == 1 else "layers"
-        made = f"config.json states {count} {noun}, and transformers makes no more"
+        built = f"config.json states {count} {noun}, and transformers builds no more"
         if not stated[prefix]:
-            made = f"config.json states no number of layers, and transformers makes {count}"
-        reasons[module.name] = f"{name_layers(idle[prefix])} never {verb}: {made}"
+            built = f"config.json does not state the number of layers, and transformers builds {count}"
+        reasons[module.name] = f"{name_layers(idle[prefix])} never {verb}: {built}"
     return reasons
 
 
 def count_layers(modules: Iterable[Module], *, with_defaults: bool = False) -> dict[str, int]:
-    """The stacks of these modules, by what is in front of their layer numbers → the number of layers that is stated.
+    """Number of layers that the configuration states for each stack, by the part of the names before the layer number.
 
-    0 if the configuration states no number for the stack. with_defaults: then it is that of the model type.
+    0 if the configuration states none. with_defaults: use the default of the model type instead of 0.
     """
     stacks: dict[str, Module] = {}
     for module in modules:
@@ -95,9 +95,9 @@ def count_layers(modules: Iterable[Module], *, with_defaults: bool = False) -> d
 
 
 def _are_one_model(prefixes: list[str], module: Module) -> bool:
-    """Whether a number of layers without a prefix is meant for all of these stacks, which one section describes.
+    """Whether a number of layers without a prefix applies to all of these stacks, which one section describes.
 
-    It is so for one stack, and for an encoder and its decoder, if the decoder has no number of its own.
+    It does for a single stack, and for an encoder with its decoder if the decoder has no number of its own.
     """
     if len(prefixes) == 1:
         return True
@@ -106,7 +106,7 @@ def _are_one_model(prefixes: list[str], module: Module) -> bool:
 
 
 def _split(name: str) -> tuple[str | None, int]:
-    """What is in front of the first number of a name, and the number; None if it has none."""
+    """The part of a name before its first number, and the number; None and 0 without a number."""
     number = NUMBER.search(name)
     if number is None:
         return None, 0
@@ -116,9 +116,9 @@ def _split(name: str) -> tuple[str | None, int]:
 def _count_stated(prefix: str, module: Module, section: Fields, *, has_own_section: bool) -> int:
     """The number of layers that the configuration states for the stack of a module; 0 if it states none.
 
-    prefix: what is in front of the numbers of its layers. section: of the configuration. has_own_section: whether a
-    field without a prefix counts. A number for stages, or of a section with several stacks, may be meant for others, or
-    for all together.
+    prefix: the part of the names before the layer number. section: of the configuration. has_own_section: whether a
+    field without a prefix counts. In a section for stages or for several stacks, the number may be meant for another
+    stack, or for all of them together.
     """
     if not module.certain or module.family.shared is not None or not LAYER.search(prefix):
         return 0

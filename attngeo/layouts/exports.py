@@ -1,10 +1,10 @@
-"""Programs that write a model under names of their own, and how they store rotary pairs.
+"""Programs that write a model under their own tensor names, and how they store rotary pairs.
 
-Rotary embeddings turn pairs of dimensions of a head. Whether neighbours make a pair or the two halves of a head belongs
-to the code that was run with the weights, and this is the code that wrote their names: transformers permutes the rows
-of queries and keys when it takes a model of Meta or Mistral over. So the order of a model type is that of files with
-the names of its own class. Files of other programs are known by the names of all that is in a layer, since a name such
-as `wq` alone is used by many; of names that are not known, the order is not known.
+Rotary embeddings turn pairs of dimensions of a head. Whether neighbours make a pair, or the two halves of a head,
+depends on the code that ran the weights, and that code also named the tensors: transformers permutes the rows of
+queries and keys when it converts a model from Meta or Mistral. So the order listed for a model type holds for files
+with the names of its own class. Files from other programs are recognised by several names in a layer, since many
+programs use a name such as `wq`. For unknown names, the order is unknown.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Export(NamedTuple):
         program: name of the program.
         module: end of the name of an attention module.
         query: query weight in that module.
-        norm: normalisation before attention, in the layer around it, which tells the program from others.
+        norm: normalisation before attention, in the enclosing layer; it distinguishes the program from others.
         neighbours: model types whose rotary pairs are neighbours in its files.
         halves: model types whose rotary pairs are the two halves of a head.
-        source: where this was read.
+        source: URL of the code that shows this.
     """
 
     program: str
@@ -90,8 +90,8 @@ EXPORTS = (
         source="https://github.com/facebookresearch/esm/blob/main/esm/rotary_embedding.py",
     ),
 )
-# How classes of transformers with rotary embeddings call queries in a layer of their own, and what holds it in those of
-# the families in the table; and those that differ.
+# Name of the query layer in transformers classes with rotary embeddings, and of the module that holds it in the
+# families of the table; then the exceptions.
 QUERY = "q_proj.weight"
 HOLDER = "self_attn"
 OTHER_QUERIES = {"esm": "query.weight", "qwen2_5_omni_vision_encoder": "q.weight", "roformer": "query.weight"}
@@ -99,9 +99,9 @@ OTHER_HOLDERS = {"gptj": "attn", "roformer": "self"}
 
 
 def recognise_export(module: Module, names: Collection[str]) -> Module:
-    """A module whose family has the rotary pairs and the norm of the program that named its tensors.
+    """The module, with the rotary pairs and the norm of the program that named its tensors.
 
-    names: of all tensors.
+    names: all tensor names.
     """
     family = module.family
     layer = module.name.rpartition(".")[0]
@@ -109,14 +109,14 @@ def recognise_export(module: Module, names: Collection[str]) -> Module:
         has_names = join(module.name, export.query) in names and join(layer, export.norm) in names
         if has_names and export.module.search(module.name):
             norm = export.norm.rpartition(".")[0]
-            # What is in front of attention in the class of transformers is so in any file, under other names.
+            # A norm before attention in the transformers class is in every file, under another name.
             pre_norm = (norm,) if family.pre_norm else ()
             rotary = _order_pairs(family.rotary, module.model_type, export)
             return replace(module, family=replace(family, rotary=rotary, pre_norm=pre_norm))
     if family.rotary is None or family.rotary.other or _has_own_names(module):
         return module
     query = join(module.template, weights_of(module.layout)[0])
-    unknown = Rotary(other=f"it is not known which program named {query:.80}, and how that one orders rotary pairs")
+    unknown = Rotary(other=f"attngeo does not know which program named {query:.80}, nor how it orders rotary pairs")
     return replace(module, family=replace(family, rotary=unknown))
 
 
@@ -129,14 +129,14 @@ def _order_pairs(rotary: Rotary | None, model_type: str, export: Export) -> Rota
     if model_type in export.halves:
         return replace(rotary, interleaved=False)
     return Rotary(
-        other=f"its tensors have the names of {export.program}, whose rotary pairs of {model_type!r:.40} are unknown"
+        other=f"its tensor names are from {export.program}, whose rotary pairs for {model_type!r:.40} are unknown"
     )
 
 
 def _has_own_names(module: Module) -> bool:
-    """Whether queries are named as in the class of transformers for the model type.
+    """Whether queries are named as in the transformers class of the model type.
 
-    Layouts that a type declares have the names of its own, and so have those of several parts in one weight.
+    This always holds for layouts that the type declares, and for layouts with several parts in one weight.
     """
     layout = module.layout
     if isinstance(layout, LatentLayout) or layout not in RULES or layout.holder("q").slots != "q":

@@ -1,6 +1,6 @@
 """The table of model families: data only, read from modeling files.
 
-`Family` in layout.py says what an entry may state. `ADDING.md` in this folder says how to add one.
+`Family` in layout.py describes the fields of an entry. `ADDING.md` in this folder says how to add one.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ REMOTE: dict[str, Family] = {
         ),
         stacks={r"^model\.layers\.\d+\.self_attn$": "decoder_vision"},
         pre_norm=INPUT_NORM,
-        rotary=Rotary(other="the base of its rotation is only in its code"),
-        notes=("forms of text tokens, or of image tokens, with themselves only",),
+        rotary=Rotary(other="its rotary base is stated only in its code"),
+        notes=("forms compare text tokens with text tokens, or image tokens with image tokens",),
     ),
     "cogvlm_vision": Family(
         source=_hub("THUDM/cogvlm2-llama3-chat-19B", "visual.py"), layouts=(make_fused("query_key_value"),),

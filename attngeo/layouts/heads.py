@@ -33,14 +33,14 @@ COUNTING = ("num", "n")
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The heads of one stack as the configuration states them; None for a number that it does not state.
+    """The heads of one stack that the configuration states; None for a number that it does not state.
 
     Attributes:
         heads: query heads.
         key_heads: by default as many as query heads.
         head_dim: by default the input width divided by the number of query heads, the pruned ones included.
-        is_assumed: whether the number of query heads is a default of the model type, which the section leaves out.
-        pruned: how many heads were taken out of the layer, which `heads` does not count.
+        is_assumed: whether the section leaves out the number of query heads, so that it is the model type's default.
+        pruned: number of heads that were removed from the layer; `heads` does not count them.
     """
 
     heads: int
@@ -65,8 +65,8 @@ def read_heads(
     Args:
         section: the fields of the stack's tower.
         defaults: the family's values of fields that published configurations leave out.
-        stage: which entry to take from a list that has one value for each stage; None if there are no stages.
-        words: those of the module's name, in their order, which prefixes of fields may have.
+        stage: index into lists with one value per stage; None if there are no stages.
+        words: words of the module's name, in order; prefixes of fields are compared with them.
         layer: the number of the layer, if heads may have been pruned.
 
     Raises:
@@ -94,10 +94,10 @@ def read_heads(
 
 
 def choose_layer(section: Fields, layer: int) -> Fields:
-    """The fields of a section with those that it states for one of its layers in particular.
+    """The fields of a section, overridden by those that it states for one layer.
 
-    They are in `per_layer_config`, in lists with an entry for each layer, or in the `block_configs` of nemotron-nas.
-    Raises CorruptCheckpointError if such heads are not divided evenly.
+    These are in `per_layer_config`, in lists with one entry per layer, or in the `block_configs` of nemotron-nas.
+    Raises CorruptCheckpointError if the heads of a block cannot be divided evenly.
     """
     chosen = dict(section)
     for name in (*HEADS, *KEY_HEADS, *HEAD_DIM):
@@ -117,14 +117,14 @@ def choose_layer(section: Fields, layer: int) -> Fields:
         return chosen
     if type(group) is not int or group < 1 or heads % group:
         raise CorruptCheckpointError(
-            f"config.json has n_heads_in_group = {group!r:.80} in block_configs of layer {layer}, expected a divisor "
+            f"config.json has n_heads_in_group = {group!r:.80} for layer {layer} in block_configs, expected a divisor "
             f"of {heads} heads"
         )
     return {**chosen, "num_key_value_heads": heads // group}
 
 
 def list_unread_fields(section: Fields) -> list[str]:
-    """The fields with several values that may be about the heads of layers, and that nothing here reads."""
+    """Fields with several values that may describe the heads of layers, and that attngeo does not read."""
     read = (*HEADS, *KEY_HEADS, *HEAD_DIM, "pruned_heads")
     unread = []
     for name, value in section.items():
@@ -135,7 +135,7 @@ def list_unread_fields(section: Fields) -> list[str]:
 
 
 def _count_pruned(section: Fields, layer: int, heads: int) -> int:
-    """How many heads of a layer were taken out, as transformers 4 states it. Raises CorruptCheckpointError."""
+    """Number of heads removed from a layer, in the field of transformers 4. Raises CorruptCheckpointError."""
     stated = section.get("pruned_heads")
     if not isinstance(stated, Mapping):
         return 0
@@ -143,14 +143,14 @@ def _count_pruned(section: Fields, layer: int, heads: int) -> int:
     is_list = isinstance(numbers, list) and all(type(number) is int and 0 <= number < heads for number in numbers)
     if not is_list or len(set(numbers)) >= heads:
         raise CorruptCheckpointError(
-            f"config.json has pruned_heads of layer {layer} = {numbers!r:.80}, expected some of the numbers 0 to "
-            f"{heads - 1}"
+            f"config.json has pruned_heads = {numbers!r:.80} for layer {layer}, expected a list of numbers from 0 to "
+            f"{heads - 1}, but not all of them"
         )
     return len(set(numbers))
 
 
 def list_numbers(section: Fields, names: Collection[str]) -> list[int]:
-    """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
+    """All numbers in a section under these names, with any prefix or suffix, including each entry of a list."""
     numbers: dict[int, None] = {}
     for field, value in section.items():
         if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
@@ -165,7 +165,7 @@ def positive_integers(value: Any) -> list[int]:
 
 
 def fitting_fields(names: Collection[str], source: Fields, words: Sequence[str]) -> Iterator[str]:
-    """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
+    """Matching fields of a source: first those with a prefix whose words are all in `words`, then those without one."""
     prefixed = []
     for field in source:
         if not isinstance(field, str) or field in names:
@@ -190,8 +190,8 @@ def _read_positive(
 ) -> int | None:
     """The value of the first field in the section, and then in the defaults; None if neither has one.
 
-    A field of the section that is null means "derive it", not "the family's default". Some files state a head_dim of 0
-    for that.
+    A null field of the section means "derive it", not "use the family's default". Some files use a head_dim of 0 for
+    this.
     """
     for source in (section, defaults):
         is_null = False

@@ -1,12 +1,12 @@
-"""How a model family declares where its projections are, and how they are cut out of their tensors.
+"""How a model family declares its projections, and how they are cut out of their tensors.
 
 The output axis of a projection of queries, keys or values is a row of slots. The letters of a layout give their order.
 Each letter stands for a run of heads:
 
     "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates of query heads
 
-A slot of values is `value_dim` wide, any other one `head_dim`. The letter "o" stands for the output projection, whose
-input axis is a row of H slots, each `value_dim` wide: what each query head makes of the values that it reads.
+A slot of values is `value_dim` wide, every other slot `head_dim`. The letter "o" stands for the output projection. Its
+input axis is a row of H slots, each `value_dim` wide: the part that multiplies the values read by each query head.
 
 By default, only q and k are read.
 
@@ -30,23 +30,23 @@ from attngeo.layouts.names import Fields
 Tensors = Mapping[str, Tensor]
 Blocks = int | Literal["heads", "key_heads"]
 Letter = str
-# Those that are read by default.
+# The letters that are read by default.
 LETTERS = ("q", "k")
-# All that can be read.
+# All letters that can be read.
 WEIGHT_LETTERS = "qkvo"
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One stored layer. Names of tensors are relative to the name of the attention module.
+    """One stored layer. Tensor names are relative to the attention module.
 
     Attributes:
         name: its weight.
-        slots: the order of the slots in it.
-        blocks: number of times that the order repeats if there are several kinds of slots, "key_heads" for once per
-            key head, or "heads" for once per query head.
+        slots: the order of its slots.
+        blocks: how often the order repeats if there are several kinds of slots: a number, "key_heads" for once per key
+            head, or "heads" for once per query head.
         transposed: stored as (in, out) or (in, heads, head_dim) instead of (out, in).
-        bias: its bias, which a checkpoint may lack; "" for none.
+        bias: its bias, which may be missing from a checkpoint; "" for none.
     """
 
     name: str
@@ -63,13 +63,12 @@ class Layout:
     Attributes:
         projections: its stored layers.
         when: values of configuration fields that this layout requires.
-        key_heads: the number of key heads: "config" for the configuration's, "one", or "heads" for as many as query
-            heads whatever the configuration says.
-        width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration
-            says.
+        key_heads: the number of key heads: "config" for the number in the configuration, "one", or "heads" for as many
+            as query heads, whatever the configuration says.
+        width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration says.
         q_scale: a vector that softplus turns into a factor for each dimension of a query.
-        outputs: the layers that may be its output projection; empty for those of the rules.
-        values_are_keys: a module without a layer of its own for values takes its keys, before their normalisation.
+        outputs: layers that may be its output projection; empty to use the rules.
+        values_are_keys: a module without a layer for values uses its keys, before their normalisation.
     """
 
     projections: tuple[Projection, ...]
@@ -94,8 +93,8 @@ class Layout:
 class LatentLayout:
     """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
-    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
-    kv_b), and Wv likewise of its value part. Names of tensors are relative to the name of the attention module.
+    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(key part of
+    kv_b), and Wv the same with the value part. Tensor names are relative to the attention module.
 
     Attributes:
         q: the query weight without a latent.
@@ -103,8 +102,8 @@ class LatentLayout:
         q_a_bias: its bias.
         q_norm: gain of the normalisation of the query latent.
         q_b: weight from the query latent to the queries.
-        kv_a: weight from the input to the key and value latent; the rows after the latent are a rotary key that all
-            heads share.
+        kv_a: weight from the input to the key and value latent; the rows after the latent are a rotary key, shared by
+            all heads.
         kv_a_bias: its bias.
         kv_norm: gain of the normalisation of the key and value latent.
         kv_b: weight from this latent to the keys and values.
@@ -139,16 +138,16 @@ LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "k
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary position embeddings: which dimensions of a head make a pair.
+    """Rotary position embeddings: the pairs of dimensions of a head, and how they rotate.
 
     Attributes:
         interleaved: neighbours (2i, 2i + 1) make a pair; otherwise (i, i + half).
-        tail: the rotated dimensions are the last `qk_rope_head_dim` ones of a head, not the first ones.
+        tail: the last `qk_rope_head_dim` dimensions of a head rotate, not the first ones.
         sliding: only layers with a sliding window rotate.
-        reversed: they rotate the other way.
-        axes: half of the pairs rotate by the row of a patch and half by its column.
-        other: why the product of a query and a key does not depend on an offset of positions alone; then no offset
-            is read.
+        reversed: pairs rotate the other way.
+        axes: half of the pairs rotate by the row of a patch, half by its column.
+        other: why attngeo cannot apply an offset: the product of a query and a key depends on more than the offset, or
+            the order of dimensions is unknown; "" if it can.
     """
 
     interleaved: bool = False
@@ -161,7 +160,7 @@ class Rotary:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadNorm:
-    """A normalisation of queries and keys after projection (QK-norm). A checkpoint may lack its tensors.
+    """A normalisation of queries and keys after projection (QK-norm). Its tensors may be missing from a checkpoint.
 
     Attributes:
         q: name of the module that normalises queries.
@@ -178,33 +177,33 @@ class HeadNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One model family. An entry states only what the rules do not find by themselves.
+    """One model family. An entry states only what the rules cannot find.
 
     Attributes:
-        source: URL of the modeling file that the entry was read from; "" for a family that is not in the table.
+        source: URL of the modeling file behind the entry; "" for a family that is not in the table.
         layouts: tried in order; empty for `RULES`.
-        stack: name of the self-attention stack if tensor names do not tell.
+        stack: name of the self-attention stack, unless tensor names show another.
         stacks: regular expression on a module's name → its stack, for names that the general rules do not cover.
-        pre_norm: names of the normalisation in front of attention, relative to an enclosing module; empty for a
-            post-norm model.
-        cross_norm: the same for cross-attention, if it has another one.
+        pre_norm: names of the normalisation before attention, relative to an enclosing module; empty for a post-norm
+            model.
+        cross_norm: the same for cross-attention, if it differs.
         post_norm: names of a normalisation between the output projection and the stream, relative to an enclosing
-            module; {} stands for the last part of the attention module's own name.
-        pre_norm_when: values of configuration fields that a pre-norm model of the family has.
+            module; {} stands for the last part of the attention module's name.
+        pre_norm_when: values of configuration fields that make a model of the family pre-norm.
         input_gain_offset: 1 if the gain g is stored as g − 1.
         rotary: see `Rotary`.
         head_norm: see `HeadNorm`.
         defaults: configuration fields that published checkpoints may leave out, with the values that transformers
             then uses.
-        shared: names of the configuration fields (layers, groups) of a family whose layers share weights.
-        more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
-        other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
-        other_outputs: why what its heads write is no product of values and an output projection.
-        value_scale: name of the configuration field that all values are multiplied by.
-        uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
+        shared: names of the configuration fields (layers, groups), if layers share weights.
+        more_key_heads: some layers have more key heads than stated: as many as query heads, or twice the stated number.
+        other_attention: why its attention is not a softmax of q·k, or its queries and keys are not products of weights.
+        other_outputs: why the output of its heads is not a product of values and an output projection.
+        value_scale: name of the configuration field that multiplies all values.
+        uncounted_layers: number of layers that the configuration counts, but that have no weights of their own.
         notes: caveats for the user.
-        query_key_notes: those about queries and keys only.
-        output_notes: those about values and outputs only.
+        query_key_notes: caveats about queries and keys only.
+        output_notes: caveats about values and outputs only.
     """
 
     source: str
@@ -231,28 +230,28 @@ class Family:
 
 
 def make_linear(name: str, slots: str, blocks: Blocks = 1, *, transposed: bool = False) -> Projection:
-    """A layer named `name`, with a weight and perhaps a bias."""
+    """A layer called `name`, with a weight and perhaps a bias."""
     return Projection(f"{name}.weight", slots, blocks, transposed, bias=f"{name}.bias")
 
 
 def make_separate(q: str, k: str, v: str, *outputs: str, **more: Any) -> Layout:
-    """A layout with queries, keys and values in Linear layers of these names, and outputs in one of `outputs`."""
+    """A layout with queries, keys and values in separate Linear layers, and outputs in one of `outputs`."""
     layers = (make_linear(q, "q"), make_linear(k, "k"), make_linear(v, "v"))
     return Layout(layers, outputs=make_outputs(*outputs), **more)
 
 
 def make_outputs(*names: str, transposed: bool = False) -> tuple[Projection, ...]:
-    """Output projections of these names. "../" leads to the module around the one that attends."""
+    """Output projections with these names. "../" leads to the module around the attention module."""
     return tuple(make_linear(name, "o", transposed=transposed) for name in names)
 
 
 def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, *, transposed: bool = False, **more: Any) -> Layout:
-    """A layout with queries and keys in one layer, named `name`, in this order of slots."""
+    """A layout with queries and keys in one layer, called `name`, in this order of slots."""
     return Layout((make_linear(name, slots, blocks, transposed=transposed),), **more)
 
 
 def weights_of(layout: Layout | LatentLayout) -> tuple[str, ...]:
-    """The names of the weights that queries and keys are read from; the last two show that a module has the layout."""
+    """Names of the weights of queries and keys; a module with the last two has the layout."""
     if isinstance(layout, Layout):
         return layout.holder("q").name, layout.holder("k").name
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
@@ -267,9 +266,9 @@ class Sizes:
         key_heads: number of key heads.
         head_dim: width of a query and of a key.
         d_model: input width of the queries.
-        key_width: input width of the keys and values, which differs from d_model only in cross-attention.
+        key_width: input width of the keys and values; differs from d_model only in cross-attention.
         value_dim: width of a value; 0 if values are not read.
-        output_width: width of what the output projection writes; 0 if it is not read.
+        output_width: output width of the output projection; 0 if it is not read.
     """
 
     heads: int
@@ -289,12 +288,12 @@ class Sizes:
         return self.value_dim or self.head_dim if letter in "vo" else self.head_dim
 
     def rows(self, slots: str) -> int:
-        """The width of all heads of these slots together: the output width of their projection."""
+        """The total width of all heads of these slots: the output width of their projection."""
         return sum(self.count(letter) * self.width(letter) for letter in slots)
 
 
 def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) -> Tensor:
-    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, their width, ...], in their order."""
+    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, their width, ...], in order."""
     start = sizes.rows(slots[: slots.index(letter)]) // blocks
     by_block = x.reshape(blocks, sizes.rows(slots) // blocks, *x.shape[1:])
     heads = by_block[:, start : start + sizes.rows(letter) // blocks]
@@ -306,18 +305,18 @@ class AttentionSite(Sizes):
     """One attention module: its position in the model, its sizes, and the tensors that hold its projections.
 
     Attributes:
-        stack: the stack that it belongs to, such as "encoder", "cross" or "vision".
+        stack: its stack, such as "encoder", "cross" or "vision".
         layer: its number in the stack, from 0.
         module: its name in the checkpoint.
         layout: how its projections are cut.
         family: its model family.
         section: the configuration of its tower.
         tensors: role → tensor name; the role of a weight is its letter.
-        rule: how it was found.
-        notes: caveats for readers of its scores.
+        rule: the family or rule that found it.
+        notes: caveats about its scores.
         parts: the letters that are read.
-        output_notes: caveats for readers of its values and outputs, if these are asked for.
-        missing: why values and outputs, which were asked for, are not read; "" if they are.
+        output_notes: caveats about its values and outputs, if you asked for them.
+        missing: why values and outputs cannot be read although you asked for them; "" otherwise.
     """
 
     stack: str
@@ -335,7 +334,7 @@ class AttentionSite(Sizes):
 
     @property
     def reads(self) -> dict[str, slice]:
-        """Tensor name → the rows of it that are needed: the hull of the slots of `parts`."""
+        """Tensor name → the rows to read: from the first to the last slot of `parts`."""
         needed = [name for role, name in self.tensors.items() if not parts_of(role).isdisjoint(self.parts)]
         reads = dict.fromkeys(needed, slice(None))
         if isinstance(self.layout, Layout):
@@ -365,7 +364,7 @@ class AttentionSite(Sizes):
 
 
 def parts_of(role: str) -> frozenset[Letter]:
-    """The letters that the tensor of a role is needed for.
+    """The letters that need the tensor of a role.
 
     >>> sorted(parts_of("kv_norm")), sorted(parts_of("q_bias")), sorted(parts_of("pre_norm"))
     (['k', 'v'], ['q'], ['k', 'o', 'q', 'v'])
@@ -376,7 +375,7 @@ def parts_of(role: str) -> frozenset[Letter]:
 
 
 def find_hull(slots: str, letters: str) -> tuple[str, str]:
-    """The slots in front of those of the letters, and the slots from the first of these to the last."""
+    """The slots before those of the letters, and the slots from the first to the last of the letters."""
     positions = [slots.index(letter) for letter in letters if letter in slots]
     first = min(positions)
     return slots[:first], slots[first : max(positions) + 1]
@@ -386,9 +385,9 @@ class Heads(NamedTuple):
     """Heads of one letter at one site: the queries, for example.
 
     Attributes:
-        weight: [heads, width, d_model]; of outputs, d_model is what they write.
+        weight: [heads, width, d_model]; for outputs, the last dimension is the output width.
         bias: [heads, width], or None.
-        gain: of a normalisation after projection, [heads or 1, width], or None.
+        gain: gain of a normalisation after projection, [heads or 1, width], or None.
     """
 
     weight: Tensor
@@ -407,7 +406,7 @@ def assemble(site: AttentionSite, tensors: Tensors, letters: Collection[Letter] 
     Args:
         site: the attention site.
         tensors: tensor name → the tensor, or the rows `site.reads` of it, in the dtype to compute in.
-        letters: those to cut, of `site.parts`.
+        letters: the letters to cut, among `site.parts`.
 
     Returns:
         Letter → its heads.
@@ -433,7 +432,7 @@ def assemble(site: AttentionSite, tensors: Tensors, letters: Collection[Letter] 
 
 
 def _cut_outputs(site: AttentionSite, tensors: Tensors) -> Heads:
-    """The output projection: its weight for each query head; its bias, which belongs to all of them, as one head."""
+    """The output projection: its weight for each query head; its bias, common to all of them, as one head."""
     weight = tensors[site.tensors["o"]]
     columns = weight.flatten(1) if not output_axis(site, "o") else weight.T  # [output width, heads · value_dim]
     of_heads = columns.T.reshape(site.heads, site.value_dim, site.output_width)
@@ -444,7 +443,7 @@ def _cut_outputs(site: AttentionSite, tensors: Tensors) -> Heads:
 def _assemble_latent(
     site: AttentionSite, layout: LatentLayout, tensors: Tensors, letters: Collection[Letter]
 ) -> dict[Letter, Heads]:
-    """The queries, keys and values of multi-head latent attention, those of them in `letters`."""
+    """The queries, keys and values of multi-head latent attention, as far as `letters` has them."""
     by_role = {role: tensors[name] for role, name in site.tensors.items() if name in tensors}
     # The biases of the down-projections are the weights of one more input, which is 1.
     has_bias = "q_a_bias" in by_role or "kv_a_bias" in by_role
@@ -495,7 +494,7 @@ def _read_latent(site: AttentionSite, layout: LatentLayout, by_role: Tensors, do
 
 
 def count_shared_rows(site: AttentionSite, tensors: Tensors) -> int:
-    """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
+    """The width of the rotary key that all heads of latent attention share: the last dimensions of a head."""
     return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
 
 
@@ -509,7 +508,7 @@ def output_axis(site: AttentionSite, letter: Letter) -> int:
 def number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """The row of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
 
-    For writing weights back. It cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
+    Used to write weights back. Cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
     """
     numbers = dict(tensors)
     for letter in LETTERS:
@@ -537,7 +536,8 @@ def _cut_heads(site: AttentionSite, projection: Projection, tensors: Tensors, ro
         blocks = site.heads
     elif blocks == "key_heads":
         blocks = site.key_heads
-    # Perhaps only the hull of the wanted slots was read. Rows after the slots of `letter` are not needed.
+    # Perhaps only the rows from the first to the last wanted slot were read. Rows after the slots of `letter` are not
+    # needed.
     if blocks == 1:
         if is_weight and len(x) < site.rows(slots):
             _, slots = find_hull(slots, site.parts)

@@ -1,4 +1,4 @@
-"""What may be attention in a checkpoint and that no layout reads, with the reason; users are told about all of it."""
+"""Possible attention in a checkpoint that no layout reads, with the reason; all of it is reported to users."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def find_left_out(
     Args:
         names: all tensor names.
         tensors: names of the tensors that are read.
-        modules: names of the modules that are read, and of those whose reason is known.
-        halves: reasons for modules that have queries or keys only.
+        modules: names of modules that are read, or left out for a known reason.
+        halves: reasons for modules that have only queries or only keys.
     """
     unread = _find_unread(names, tensors, modules)
     patterns = {pattern_of(name) for name in names}
@@ -46,9 +46,9 @@ def find_left_out(
 
 
 def _find_unread(names: Iterable[str], tensors: Collection[str], modules: Collection[str]) -> list[str]:
-    """Name patterns of what may be attention and that no layout reads.
+    """Name patterns of possible attention that no layout reads.
 
-    They are query projections of repeated layers, and modules called attention with two weights or more.
+    These are query projections of repeated layers, and modules called attention with two or more weights.
     """
     queries = set()
     weights: dict[str, set[str]] = defaultdict(set)
@@ -87,7 +87,7 @@ def _list_enclosing(modules: Iterable[str]) -> set[str]:
 
 
 def find_changes(modules: Collection[str], names: Iterable[str]) -> Reasons:
-    """Those of the modules whose queries or keys a tensor in them changes before they meet: name → reason."""
+    """Modules with a tensor that changes queries or keys before they are multiplied: name → reason."""
     reasons: Reasons = {}
     for name in names:
         for dot in re.finditer(r"\.", name):
@@ -101,7 +101,7 @@ def find_changes(modules: Collection[str], names: Iterable[str]) -> Reasons:
 
 
 def _find_other_module(pattern: str) -> tuple[str, str] | None:
-    """The outermost module around a weight that does not attend, and the reason; None if there is none."""
+    """The outermost module around a weight that does not attend, with the reason; None if there is none."""
     segments = pattern.split(".")
     for depth in range(len(segments)):
         module = ".".join(segments[: depth + 1])
@@ -112,7 +112,7 @@ def _find_other_module(pattern: str) -> tuple[str, str] | None:
 
 
 def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reasons) -> AttnGeoError:
-    """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
+    """The error for a model in which no layout reads an attention module. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
     understood = {pattern: reason for pattern, reason in left_out.items() if reason is not Reason.UNKNOWN_FORM}
     # Parts of attention modules come last.
@@ -123,25 +123,25 @@ def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reas
         return UnsupportedModelError(f"no attention that can be scored: {pattern}: {understood[pattern]}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(
-            f"{unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+            f"{unread[0]} seems to hold queries, but config.json has neither a model_type nor a number of heads"
         )
     if unread:
         return UnsupportedModelError(
-            f"family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
-            f"to hold queries; ask for it at {ISSUES}, with config.json and the names and shapes of its tensors"
+            f"family {model_type!r:.60} is not supported: no known layout fits {unread[0]}, which seems to hold "
+            f"queries; request support at {ISSUES}, with config.json and the names and shapes of the tensors"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
-            "a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+            "a factor model has no attention; fit an attention model with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule) for rule in RULES]
     looked_for = ", ".join("/".join(pair).replace(".weight", "") for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
-    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
+    seen = "found names with 'att': " + ", ".join(hints[:6]) if hints else "no tensor has 'att' in its name"
     stated = config.get("quantization_config") or config.get("compression_config") or config.get("quantization")
     if stated:
         method = stated.get("quant_method", "another program") if isinstance(stated, dict) else stated
-        seen += f"; config.json states weights that are packed by {method!s:.40}: give the model without quantisation"
+        seen += f"; config.json says that the weights are packed by {method!s:.40}: give the model without quantisation"
     return UnsupportedModelError(
         f"no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )

@@ -1,4 +1,4 @@
-"""Facts about single model types that have no entry in the table of families: what the rules cannot see in names.
+"""Facts about model types without an entry in the table of families, where names alone do not tell the rules enough.
 
 Each line was read from the modeling file of transformers, and the census compares it with the running model.
 """
@@ -32,7 +32,7 @@ def _type(*layouts: Layout | LatentLayout, **facts: Any) -> Family:
 
 
 def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[str, Family]:
-    """The same facts for each of these model types, which spaces separate."""
+    """The same facts for several model types. names: the types, separated by spaces."""
     return dict.fromkeys(names.split(), _type(*layouts, **facts))
 
 
@@ -91,7 +91,7 @@ TYPES: dict[str, Family] = {
         QKV_PROJ,
         stack="decoder",
         head_norm=HeadNorm(q="q_weight", k="k_weight"),
-        rotary=Rotary(other="config.json does not say which of its bases a layer uses"),
+        rotary=Rotary(other="config.json does not say which of its bases each layer uses"),
     ),
     "qwen": _type(make_fused("c_attn", outputs=make_outputs("c_proj")), stack="decoder"),
     "qwen_visual": _type(make_fused("in_proj", blocks="key_heads")),
@@ -109,7 +109,7 @@ TYPES: dict[str, Family] = {
         Layout(tuple(Projection(letter, letter, transposed=True) for letter in "qkv"), outputs=(Projection("o", "o"),))
     ),
     **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
-    "convbert": _type(NARROW_BERT, other_outputs="its output projection reads a convolution, too"),
+    "convbert": _type(NARROW_BERT, other_outputs="its output projection also reads a convolution"),
     "perceiver": _type(NARROW_BERT),
     **_types(
         "edgetam_mask_decoder edgetam_video_mask_decoder sam2_mask_decoder sam2_video_mask_decoder "
@@ -142,18 +142,18 @@ TYPES: dict[str, Family] = {
         KEYS_AS_VALUES,
         output_notes=(OutputNote.VALUE_NORM,),
     ),
-    "diffllama": _type(other_outputs="two heads share each value, and one is subtracted from the other"),
-    "neomme": _type(other_outputs="what a head writes depends on the value of its own token"),
-    "nystromformer": _type(other_outputs="a convolution of its values is added"),
-    "autoformer": _type(other_attention="auto-correlation of whole sequences, not products of tokens"),
-    "axk2": _type(other_attention="its queries are a sum of a latent with and without normalisation"),
+    "diffllama": _type(other_outputs="two heads share each value, and one head is subtracted from the other"),
+    "neomme": _type(other_outputs="the output of a head depends on the value of its own token"),
+    "nystromformer": _type(other_outputs="it adds a convolution of its values"),
+    "autoformer": _type(other_attention="it compares whole sequences by auto-correlation, not single tokens"),
+    "axk2": _type(other_attention="its queries combine a latent with its normalised form"),
     "yoso": _type(other_attention="it attends by hashing the angle between query and key, without a softmax"),
 }
 
 # Words of the census → why the product of a query and a key does not depend on their distance alone.
 OTHER_ROTATIONS = {
-    "other": "it rotates in an order of its own, such as by several axes of an image",
-    "gain": "the gain of its QK-norm follows the rotation, so that the product depends on both positions",
+    "other": "it orders rotary dimensions in its own way, for example by the axes of an image",
+    "gain": "the gain of its QK-norm comes after the rotation, so the product depends on both positions",
 }
 
 
@@ -166,7 +166,7 @@ def list_causal_types() -> frozenset[str]:
 
 @cache
 def list_rotary_types() -> dict[str, Rotary]:
-    """Model type → how it rotates queries and keys, for types that do."""
+    """Model type → its rotation of queries and keys, for types with rotary embeddings."""
     types = {name: family.rotary for name, family in TYPES.items() if family.rotary is not None}
     for row in _read_census():
         words = row["rotary"].split()
@@ -178,12 +178,12 @@ def list_rotary_types() -> dict[str, Rotary]:
 
 
 class Unembedding(NamedTuple):
-    """What is between the last layer of a model type and its unembedding.
+    """The modules between the last layer of a model type and its unembedding.
 
     Attributes:
         norm: the normalisation, relative to the module with the list of layers; "" if there is none.
         gain_offset: 1 if its gain g is stored as g − 1.
-        layers: all modules with weights, if there are others than a normalisation.
+        layers: all modules with weights, if there are any besides a normalisation.
     """
 
     norm: str
@@ -193,7 +193,7 @@ class Unembedding(NamedTuple):
 
 @cache
 def list_unembeddings() -> dict[str, Unembedding]:
-    """Model type → what is before its unembedding, for types whose running model shows it."""
+    """Model type → the modules before its unembedding, for types whose running model shows them."""
     types = {}
     for row in _read_census():
         if row["head"] == "known":

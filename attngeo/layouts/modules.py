@@ -1,4 +1,4 @@
-"""Attention modules of a model, found by the names of its tensors, and what is left out of it, with the reason."""
+"""Attention modules of a model, found by tensor names, and the parts that are left out, with the reason."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Module:
         section: the configuration of its tower.
         tower: the name of its tower, None in a model of one tower.
         rule: the family or rule that found it, and its names.
-        certain: whether the configuration says that this section describes the tower; otherwise it is the main
-            section of a model whose other sections do not fit.
-        model_type: that of its tower.
+        certain: whether the configuration says that this section describes the tower; if not, it is the main
+            section, used because no other fits.
+        model_type: model type of its tower.
     """
 
     name: str
@@ -77,14 +77,14 @@ class Tower(NamedTuple):
 
 
 def survey_modules(names: AbstractSet[str], config: Fields) -> tuple[list[Module], Reasons]:
-    """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
+    """Every module with a query and a key projection, found by the layouts of its family or else by the rules.
 
     Args:
         names: all tensor names.
         config: the content of config.json.
 
     Returns:
-        The modules, and what is left out, name pattern → reason.
+        The modules, and the parts that are left out: name pattern → reason.
 
     Raises:
         UnsupportedModelError: there is no such module.
@@ -140,7 +140,9 @@ def _split_towers(names: Iterable[str], config: Fields) -> list[Tower]:
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
         sizes_of = fields.get(SIZES_OF)
         if sizes_of:
-            family = replace(family, notes=(*family.notes, f"its heads are those of {sizes_of}, not from config.json"))
+            family = replace(
+                family, notes=(*family.notes, f"number of heads taken from {sizes_of}, not from config.json")
+            )
         certain = described.certain and not sizes_of
         tensors = sorted(members[identity])
         towers.append(Tower(described.tower, certain, fields, family, model_type, tensors))
@@ -168,7 +170,7 @@ def _model_type(section: Fields, key: str, config: Fields) -> str:
 
 
 def make_unlisted_family(model_type: str, config: Fields) -> Family:
-    """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
+    """The Family of a model type that is not in the table: rules read it, and a note says so."""
     family = TYPES.get(model_type, Family(source=""))
     is_causal = (
         bool(config.get("is_decoder"))
@@ -190,7 +192,7 @@ def make_unlisted_family(model_type: str, config: Fields) -> Family:
 def _match_modules(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dict[str, Module]]:
     """The modules of one tower.
 
-    Those with a query and a key projection by name, and those with one of the two by the name of the missing tensor.
+    Modules with a query and a key projection by their name, modules with only one by the name of the missing tensor.
     """
     matched: dict[str, Module] = {}
     halves = {}
@@ -259,12 +261,12 @@ def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> R
 
 
 def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module]) -> Reasons:
-    """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
+    """Modules that a rule found, but whose queries or keys are missing: name pattern → reason.
 
     halves: missing tensor → its module.
 
-    Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
-    is missing from the checkpoint.
+    Raises CorruptCheckpointError for a layer of a listed family if other layers of its stack have both: the checkpoint
+    then lacks a tensor.
     """
     complete = {module.template for module in modules.values()}
     reasons: Reasons = {}
@@ -274,5 +276,5 @@ def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module])
         if not (module.family.source and module.certain):
             reasons[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
         elif module.template in complete:
-            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; copy or download it again")
+            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; copy or download the model again")
     return reasons

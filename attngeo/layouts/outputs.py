@@ -1,4 +1,4 @@
-"""Where an attention module keeps its values and its output projection, and what stands between the two."""
+"""The values and the output projection of an attention module, and whatever lies between the two."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
 from attngeo.layouts.rules import OUTPUT_NOTES, OUTPUTS, OutputNote
 
-# What leads from a module to the one around it. Only a module that is called attention is looked into: others have
-# layers of other names and the same shape.
+# Leads from a module to the enclosing one, which is searched only if it is called attention: others have unrelated
+# layers of the same shape.
 AROUND = "../"
 ATTENTION = re.compile(r"att(n|ention)?[^.]*$", re.IGNORECASE)
 
@@ -24,8 +24,8 @@ class OutputTensors(NamedTuple):
     Attributes:
         module: the module; its layout has one output projection, and a layer for values.
         tensors: role → tensor name.
-        notes: caveats for readers of its outputs.
-        missing: why they are not known; "" if they are.
+        notes: caveats about its outputs.
+        missing: why its values or outputs are unknown; "" if both are known.
     """
 
     module: Module
@@ -35,23 +35,24 @@ class OutputTensors(NamedTuple):
 
 
 def locate_outputs(module: Module, names: Collection[str]) -> OutputTensors:
-    """Values and output projection of a module that has queries and keys, by the names of its tensors.
+    """Values and output projection of a module with queries and keys, found by tensor names.
 
     names: all tensor names.
     """
     if module.family.other_outputs:
         return OutputTensors(module, {}, missing=module.family.other_outputs)
     layout, tensors = _locate_values(module, names)
+    if not tensors:
+        return OutputTensors(module, {}, missing="its layout names no layer for values")
     absent = [name for role, name in tensors.items() if role != "v_bias" and name not in names]
-    if absent or not tensors:
-        looked_for = absent[0] if absent else "a layer for values, which its layout does not name"
-        return OutputTensors(module, {}, missing=f"it has no {looked_for}")
+    if absent:
+        return OutputTensors(module, {}, missing=f"it has no {absent[0]}")
     candidates = layout.outputs or OUTPUTS
     outputs = list(_find_outputs(module, candidates, names))
     if len(outputs) != 1:
         looked_for = ", ".join(output.name.removesuffix(".weight") for output in candidates)
         several = ", ".join(output.name for output in outputs)
-        reason = f"any of {several} may be its output projection" if outputs else f"it has none of {looked_for}"
+        reason = f"found several candidates: {several}" if outputs else f"found none, looked for {looked_for}"
         return OutputTensors(module, {}, missing=f"its output projection is unknown: {reason}")
     (output,) = outputs
     tensors["o"] = _resolve(module.name, output.name)
@@ -62,7 +63,7 @@ def locate_outputs(module: Module, names: Collection[str]) -> OutputTensors:
 
 
 def _locate_values(module: Module, names: Collection[str]) -> tuple[Layout | LatentLayout, dict[str, str]]:
-    """The layout with a layer for values, and role → name of their tensors; none if the layout does not name them."""
+    """The layout with a layer for values, and role → name of their tensors; empty if the layout does not name them."""
     layout = module.layout
     if isinstance(layout, LatentLayout):
         role = "v_b" if layout.keys_alone else "kv_b"
@@ -83,7 +84,7 @@ def _locate_values(module: Module, names: Collection[str]) -> tuple[Layout | Lat
 
 
 def _find_outputs(module: Module, candidates: Collection[Projection], names: Collection[str]) -> Iterator[Projection]:
-    """Those of the candidates that the checkpoint has."""
+    """The candidates that the checkpoint has."""
     around = module.name.rpartition(".")[0]
     for candidate in candidates:
         if candidate.name.startswith(AROUND) and not ATTENTION.search(around):
@@ -93,14 +94,14 @@ def _find_outputs(module: Module, candidates: Collection[Projection], names: Col
 
 
 def _resolve(module: str, name: str) -> str:
-    """The full name of a tensor of a module, or of the one around it."""
+    """The full name of a tensor of a module, or of the enclosing module."""
     if name.startswith(AROUND):
         return join(module.rpartition(".")[0], name.removeprefix(AROUND))
     return join(module, name)
 
 
 def _list_notes(module: Module, names: Collection[str]) -> tuple[str, ...]:
-    """What is left out between values and output, by the family and the names of tensors in the module."""
+    """Notes on steps left out between values and output, by the family and the tensor names of the module."""
     notes = dict.fromkeys(module.family.output_notes)
     if isinstance(module.layout, Layout) and "g" in module.layout.letters:
         notes[OutputNote.GATE] = None

@@ -1,6 +1,6 @@
-"""What tells an attention site the positions of tokens: a rotation, a table of learned positions, or ALiBi.
+"""How an attention site knows the positions of tokens: by a rotation, a table of positions, or ALiBi.
 
-Known by its configuration and the names of tensors; reads no weights.
+Read from the configuration and the names of tensors, without any weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from attngeo.layouts.model_types import list_causal_types
 from attngeo.layouts.names import is_in
 from attngeo.layouts.rotary import rotary_frequencies, rotates
 
-# Names of tables that have a row for each position; what stands before "embed" in a name is where the table is added.
+# Names of tables with one row per position; the part of a name before "embed" says where the table is added.
 TABLE = re.compile(
     r"(?:(?P<around>.*)\.)?(?:wpe|positions_embed|position_embeddings?|embed_positions|pos_embed(?:ding)?"
     r"|positional_embedding)(?:\.weight)?"
 )
 EMBEDDINGS = re.compile(r"(?:^|\.)\w*embed\w*$")
-# Parts of names of what depends on the distance of two tokens and is added to their logit.
+# Parts of tensor names for terms that depend on the distance of two tokens and are added to their logit.
 RELATIVE = re.compile(r"(?:^|[._])rel(?:ative)?_(?:pos|att|emb)")
 # Model types whose positions begin after the number of the padding token.
 PADDED = frozenset({
@@ -33,28 +33,28 @@ PADDED = frozenset({
     "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl", "xmod",
 })  # fmt: skip
-# More rows than positions are these at most.
+# A table has at most this many rows more than positions.
 MOST_UNUSED_ROWS = 2
-# Model types whose stored tables of positions are sinusoids that training leaves as they are → the stacks that have
-# them, "" for all. Tables that are computed are not in the checkpoint.
+# Model types whose stored tables of positions are sinusoids that training does not change → the stacks with such
+# tables, "" for all. Computed tables are not in the checkpoint.
 FIXED_TABLES = {
     "informer": "", "marian": "", "pegasus": "", "time_series_transformer": "", "vit_mae": "",
     "fsmt": "", "ijepa": "", "whisper": "encoder",
 }  # fmt: skip
-# Fields of the configuration that make a table of positions such sinusoids.
+# Fields of the configuration that make a table of positions fixed sinusoids.
 FIXED_FIELDS = ("sinusoidal_embeddings", "sinusoidal_pos_embds")
-# Fields of the configuration that make embeddings parts beside each other: positions by axis, the edges and sizes of
-# boxes (LayoutLM 2 and 3), characters by hash (CANINE).
+# Fields of models that concatenate embeddings from parts: positions by axis, the edges and sizes of boxes (LayoutLM 2
+# and 3), characters by hash (CANINE).
 JOINED_FIELDS = ("axial_pos_embds_dim", "coordinate_size", "num_hash_functions")
-# Towers of text that the census does not know to be causal: a mask is all that makes them so.
+# Text towers that only their mask makes causal, so that the census does not list them as causal.
 CAUSAL_TEXTS = frozenset({
     "aimv2_text_model", "clip_text_model", "clipseg_text_model", "git", "groupvit_text_model", "metaclip_2_text_model",
     "owlv2_text_model", "owlvit_text_model", "xclip_text_model",
 })  # fmt: skip
-# Model types that always have ALiBi, and the words of a configuration that names it.
+# Model types that always have ALiBi, and the values by which a configuration asks for it.
 ALIBI_TYPES = ("bloom", "gpt_refact", "mpt")
 ALIBI_WORDS = ("alibi", True)
-# The smallest slope is 2 to minus this, unless the configuration says so.
+# The smallest slope is 2 to the minus this, unless the configuration states another number.
 ALIBI_RANGE = 8.0
 
 
@@ -62,9 +62,9 @@ class SiteRotation(NamedTuple):
     """The rotation of the queries and keys of a site.
 
     Attributes:
-        frequencies: frequency of each pair of dimensions, in radians per position, negative if the pair rotates the
-            other way, [pairs].
-        start: first of the 2·pairs dimensions of a head that rotate.
+        frequencies: frequency of each pair of dimensions, in radians per position, [pairs]; negative if the pair
+            rotates the other way.
+        start: first of the 2·pairs rotating dimensions of a head.
         interleaved: as for `Rotary`.
     """
 
@@ -81,10 +81,10 @@ class NoRotation(NamedTuple):
 
 
 def find_rotation(site: AttentionSite) -> SiteRotation | NoRotation:
-    """How queries and keys of a site rotate.
+    """The rotation of the queries and keys of a site.
 
-    Raises what `rotary_frequencies` raises if the configuration makes no sense, ValueError for frequencies that are not
-    finite, and ShapeError.
+    Raises ValueError if frequencies are not finite, ShapeError if more dimensions rotate than a head has, and any error
+    of `rotary_frequencies` about an invalid configuration.
     """
     rotary = site.rotary
     is_listed = site.family.rotary is not None or site.family.source
@@ -109,7 +109,7 @@ def find_rotation(site: AttentionSite) -> SiteRotation | NoRotation:
 
 @contextmanager
 def explain_rotary(advice: str, *option: str) -> Iterator[None]:
-    """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
+    """Context in which errors about invalid rotary embeddings become a CorruptCheckpointError with this advice."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -120,9 +120,9 @@ def explain_rotary(advice: str, *option: str) -> Iterator[None]:
 
 
 def find_table(site: AttentionSite, names: Collection[str]) -> str | None:
-    """The tensor with a row for each position of the tokens that a site attends to; None if there is none.
+    """The tensor with one row per position of the tokens that a site attends to; None if there is none.
 
-    Of several, it is that of the innermost part of the model that holds the site. names: of all tensors.
+    If there are several, the one in the innermost part of the model around the site. names: all tensor names.
     """
     tables = {}
     for name in names:
@@ -136,33 +136,33 @@ def find_table(site: AttentionSite, names: Collection[str]) -> str | None:
 
 
 def find_unlike_coordinates(site: AttentionSite, names: Collection[str]) -> str:
-    """Why the coordinates of the stream of a site may differ from the start: "" if they are known to be alike.
+    """Why the coordinates of a site's stream may differ before any training; "" if they are known to be alike.
 
-    Fixed sinusoids give each coordinate a frequency of its own, before any training, and embeddings that are parts
-    beside each other give each a meaning. Rotary embeddings turn queries and keys, ALiBi and relative terms change
-    logits, and learned positions begin at random: they leave coordinates alike.
+    Fixed sinusoids give each coordinate its own frequency, and embeddings concatenated from parts give each coordinate
+    a meaning. Rotary embeddings turn queries and keys, ALiBi and relative terms change logits, and learned positions
+    begin at random: none of them distinguishes coordinates.
 
-    names: of all tensors.
+    names: all tensor names.
     """
     if any(field in site.section for field in JOINED_FIELDS):
-        return "its embeddings are parts beside each other"
+        return "its embeddings are concatenated from parts"
     with explain_rotary("correct it"):
         rotation = find_rotation(site)
     if isinstance(rotation, SiteRotation) or not rotation.is_known or find_alibi_slopes(site) is not None:
         return ""
     if find_table(site, names) is None:
-        return "" if has_relative_terms(names) else "what tells it the positions of tokens is not known"
+        return "" if has_relative_terms(names) else "how it encodes positions is unknown"
     stacks = FIXED_TABLES.get(str(site.section.get("model_type")))
     is_fixed = stacks is not None and site.stack.startswith(stacks)
     if is_fixed or any(site.section.get(field) is True for field in FIXED_FIELDS):
-        return "its positions are fixed sinusoids"
+        return "its position embeddings are fixed sinusoids"
     return ""
 
 
 def first_position(section: Mapping[str, Any], rows: int) -> int:
-    """The row of the first position in a table of learned positions: some begin with rows that are no positions.
+    """The row of the first position in a table of positions: some tables begin with unused rows.
 
-    section: the configuration of the tower. rows: of the table.
+    section: the configuration of the tower. rows: number of rows of the table.
     """
     if section.get("model_type") in PADDED:
         padding = section.get("pad_token_id")
@@ -174,12 +174,12 @@ def first_position(section: Mapping[str, Any], rows: int) -> int:
 
 
 def has_relative_terms(names: Collection[str]) -> bool:
-    """Whether some tensor depends on the distance of two tokens by its name."""
+    """Whether the name of any tensor says that it depends on the distance of two tokens."""
     return any(RELATIVE.search(name) for name in names)
 
 
 def find_alibi_slopes(site: AttentionSite) -> list[float] | None:
-    """The slopes of the heads of a site with ALiBi, which adds −slope·distance to logits; None without it.
+    """The slopes of the heads of a site with ALiBi, which adds −slope·distance to logits; None without ALiBi.
 
     Source: Press et al. 2022 (arXiv 2108.12409), section 3.
     """
@@ -198,7 +198,9 @@ def find_alibi_slopes(site: AttentionSite) -> list[float] | None:
 
 
 def list_slopes(heads: int, exponent: float = ALIBI_RANGE) -> list[float]:
-    """The slopes 2^(−exponent·i/n), i = 1 … n, of n heads; those between two powers of two take every other one of 2n.
+    """The slopes 2^(−exponent·i/n), i = 1 … n, for n heads, n a power of two.
+
+    Otherwise, the power of two below gives the first slopes, and every other slope of twice that power gives the rest.
 
     >>> list_slopes(4), list_slopes(3)
     ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
@@ -210,7 +212,7 @@ def list_slopes(heads: int, exponent: float = ALIBI_RANGE) -> list[float]:
 
 
 def sees_later(site: AttentionSite) -> bool:
-    """Whether tokens attend to later ones, too."""
+    """Whether tokens also attend to later tokens."""
     section = site.section
     if section.get("use_bidirectional_attention") or section.get("is_causal") is False:
         return True

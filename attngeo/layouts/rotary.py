@@ -1,4 +1,4 @@
-"""Rotary position embeddings of one layer, by its configuration: which dimensions rotate, how far, and how scaled."""
+"""Rotary position embeddings of one layer, from the configuration: rotating dimensions, frequencies, and scaling."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.layout import Family
 from attngeo.layouts.names import Fields
 
-# Fields that say whether a model has rotary embeddings, in families that may have others.
+# Fields that say whether a model has rotary embeddings, in families with several kinds of position embeddings.
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
-# Names of the base, and those that come before them: in layers with a sliding window, before transformers 5, and in
+# Names of the base, and the names that take precedence: in layers with a sliding window, before transformers 5, and in
 # other layers.
 BASES = ("rope_theta", "rotary_emb_base")
 LOCAL_BASES = ("local_rope_theta", "rope_local_base_freq", "swa_rope_theta")
@@ -32,11 +32,11 @@ UNSCALED = ("default", "dynamic", "mrope")
 
 
 class _Rotation(NamedTuple):
-    """Statements of a configuration about the rotation at one layer.
+    """The fields of a configuration about the rotation at one layer.
 
     Attributes:
-        stated: fields of the section that are not null.
-        fields: the same with the family's defaults.
+        stated: non-null fields of the section.
+        fields: these fields, with the family's defaults for the others.
         parameters: base and scaling at this layer.
     """
 
@@ -60,14 +60,14 @@ class _Rotation(NamedTuple):
 
     @property
     def stretch(self) -> float:
-        """By how much scaling stretches the context length."""
+        """The factor by which scaling stretches the context length."""
         trained = self.trained_length
         stated = self.parameters.get("factor")
         return _real(stated or _real(self.fields["max_position_embeddings"]) / trained)
 
     @property
     def attention_factor(self) -> float:
-        """The number that yarn or longrope multiplies cosines and sines by."""
+        """The number by which yarn or longrope multiplies cosines and sines."""
         if self.parameters.get("attention_factor") is not None:
             return _real(self.parameters["attention_factor"])
         stretch = self.stretch
@@ -97,7 +97,7 @@ class _Rotation(NamedTuple):
 def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: int) -> Tensor:
     """Frequencies of the rotated pairs at one layer of a family with rotary embeddings, in radians per position.
 
-    Scaled variants have the frequencies that they use within the trained context length.
+    For scaled variants, these are the frequencies within the trained context length.
 
     Args:
         section: the configuration of the tower.
@@ -110,7 +110,7 @@ def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: in
 
     Raises:
         UnsupportedModelError: the kind of scaling is unknown.
-        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: the configuration makes no sense.
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: the configuration is invalid.
 
     Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595); yarn: Peng et al. 2023
     (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
@@ -118,7 +118,7 @@ def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: in
     rotation = _read_rotation(section, family, layer)
     defaults = family.defaults.get("rope_parameters") or {}
     if SLIDING in defaults and not any(name in rotation.fields for name in WINDOWS):
-        raise ValueError(f"it has none of {', '.join(WINDOWS)}")
+        raise ValueError(f"expected one of the fields {', '.join(WINDOWS)}, found none")
     parameters = rotation.parameters
     count = rotation.count_rotated(family, head_dim)
     base = _real(parameters["rope_theta"])
@@ -144,15 +144,15 @@ def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: in
     if scaling == "longrope":
         factors = torch.tensor([_real(factor) for factor in parameters["short_factor"]], dtype=torch.float64)
         if factors.shape != plain.shape:
-            raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
+            raise ValueError(f"short_factor has {len(factors)} factors, expected {len(plain)}, one for each pair")
         return plain / factors
     raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported")
 
 
 def rotates(section: Fields, family: Family, layer: int) -> bool:
-    """Whether a layer of a family with rotary embeddings rotates. In some models, all or some layers do not.
+    """Whether a layer of a family with rotary embeddings rotates; in some models, some or all layers do not.
 
-    Raises TypeError if the configuration makes no sense.
+    Raises TypeError if the configuration is invalid.
     """
     fields = {**family.defaults, **section}
     # Other families state such fields without reading them, as ModernBERT does.
@@ -178,19 +178,19 @@ def rotates(section: Fields, family: Family, layer: int) -> bool:
 def rotary_scaling(
     section: Fields, family: Family, head_dim: int, layer: int, rotated: int | None = None
 ) -> tuple[float, int]:
-    """Factor of the rotated dimensions of queries, and of those of keys, and the number of these dimensions in a head.
+    """The factor of the rotated dimensions of queries and keys, and the number of these dimensions in a head.
 
-    The factor is 1 but for yarn and longrope. It is not computed, and 1, if all dimensions rotate: then it is a factor
-    of all logits.
+    The factor is 1 except for yarn and longrope. If all dimensions rotate, it is not computed and returned as 1: it
+    would only scale all logits.
 
     Args:
         section: the configuration of the tower.
-        family: the family, with `rotary` or without.
+        family: the family, with or without `rotary`.
         head_dim: the width of a head.
         layer: the layer's number in its stack.
-        rotated: the number of dimensions, if the weights tell it.
+        rotated: the number of rotated dimensions, if known from the weights.
 
-    Raises what `rotary_frequencies` raises.
+    Raises the errors of `rotary_frequencies`.
     """
     if not any(isinstance(section.get(name), Mapping) for name in ("rope_parameters", "rope_scaling")):
         return 1.0, 0
@@ -204,7 +204,7 @@ def rotary_scaling(
         return 1.0, 0
     factor = rotation.attention_factor
     if not 0 < factor < math.inf:
-        raise ValueError(f"a factor of {factor} for rotated dimensions, expected a positive number")
+        raise ValueError(f"the factor of rotated dimensions is {factor}, expected a positive finite number")
     return factor, rotated
 
 

@@ -1,4 +1,4 @@
-"""Rules for models of any family: how attention modules name their projections and norms, and what is no attention.
+"""Rules for models of any family: names of projections and norms in attention modules, and of other modules.
 
 Data only, as in `families.py`.
 """
@@ -50,8 +50,8 @@ RULES = (
     Layout((Projection("in_proj_weight", "qkv", bias="in_proj_bias"),)),
 )
 
-# How attention modules of any family name their output projections, stored as Linear layers. A module with several of
-# them is not read. "../" leads to the module around it, if that is called attention.
+# How attention modules of any family name their output projections, stored as Linear layers. The outputs of a module
+# with several of them are not read. "../" leads to the enclosing module, if that is called attention.
 OUTPUTS = make_outputs(
     "o_proj", "out_proj", "dense", "proj", "o", "out_lin", "linear_out", "wo", "Wo", "projection", "projection_layer",
     "to_out", "to_out.0", "out", "o_proj.linear", "output", "out_projection", "attention_out", "attn_out", "post_proj",
@@ -60,16 +60,16 @@ OUTPUTS = make_outputs(
 
 
 class OutputNote(StrEnum):
-    """What stands between values and output, or makes the weights of tokens sum to less than 1, and its text."""
+    """Notes on steps between values and output, and on sinks, which make the weights of tokens sum to less than 1."""
 
     SINK = "attention sink left out: weights sum to less than 1"
     GATE = "a gate between values and output is left out"
     NORM = "a normalisation between values and output is left out"
     VALUE_NORM = "the normalisation of values is left out"
-    VALUE_POSITIONS = "relative positions that are added to values are left out"
+    VALUE_POSITIONS = "relative positions added to values are left out"
 
 
-# Names of tensors in the module that show it → what it is.
+# Names of tensors in a module → the note that any of them calls for.
 OUTPUT_NOTES = (
     (("sinks", "learnable_sink_param", "attention_sink_bias"), OutputNote.SINK),
     (("g_proj.weight", "gate_proj.weight", "linear_gate.weight"), OutputNote.GATE),
@@ -77,8 +77,8 @@ OUTPUT_NOTES = (
     (("emb_rel_v",), OutputNote.VALUE_POSITIONS),
 )  # fmt: skip
 
-# What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
-# and of latent attention, the keys of heads apart from their values.
+# Layouts of GGUF files of any family, whatever the order in other files: all queries, then all keys, then all values;
+# for latent attention, the keys of heads apart from their values.
 GGUF = (make_fused("attn_qkv"), LatentLayout(kv_b="k_b_proj.weight", v_b="v_b_proj.weight", keys_alone=True))
 
 # How modules of any family name the normalisations of queries and keys.
@@ -97,16 +97,16 @@ HEAD_NORMS = (
 
 
 class Reason(StrEnum):
-    """Reasons for which a module is left out that decide what a model without attention is told; others are texts."""
+    """Reasons for leaving out a module that also choose the error for a model without attention; others are texts."""
 
-    UNKNOWN_FORM = "no layout knows its form"
+    UNKNOWN_FORM = "no known layout fits it"
     # It has queries and keys, but does not attend by their product.
     ASSIGNS_TOKENS = "it assigns each token to one group"
-    DRAFTS_TOKENS = "it drafts further tokens"
-    HAS_HALF_THE_HEADS = "it has half of the heads that config.json states"
+    DRAFTS_TOKENS = "it only drafts further tokens"
+    HAS_HALF_THE_HEADS = "it has half the heads that config.json states"
     IS_LINEAR = "linear attention has no softmax"
-    IS_PROJECTED_BEFORE = "its queries and keys were projected before"
-    CHOOSES_TOKENS = "it chooses tokens and has no softmax"
+    IS_PROJECTED_BEFORE = "it projects queries and keys that are already projected"
+    CHOOSES_TOKENS = "it selects tokens and has no softmax"
     IS_OVER_CHANNELS = "it attends over channels, not over tokens"
 
 
@@ -120,14 +120,14 @@ NOT_ATTENTION: tuple[tuple[str, Reason], ...] = (
     (r"(^|\.)indexer$", Reason.CHOOSES_TOKENS),
     (r"(^|\.)channel_attn$", Reason.IS_OVER_CHANNELS),
 )
-# Tensors beside queries and keys: pattern of the name in the module → what it does to them.
+# Tensors that change queries or keys: pattern of the name in the module → the change.
 CHANGED_BY = (
     (r"^(A_log|dt_bias|forget_gate\.|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
     (r"^(k_sconv|conv_qk_depthwise|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
-     "its keys pass a convolution"),
-    (r"^(per_dim_scale|scaling)$", "each dimension of its queries is multiplied by a learned factor"),
+     "its keys pass through a convolution"),
+    (r"^(per_dim_scale|scaling)$", "a learned factor scales each dimension of its queries"),
     (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
     (r"^compressor\.", "its keys are compressed from several tokens"),
     (r"^(queries_keys_values|keys_values)\.batch_norm\.", "a batch normalisation follows its projection"),
-    (r"^experts\.(input|output)_linear\.weight$", "each token chooses the projection of its queries among experts"),
+    (r"^experts\.(input|output)_linear\.weight$", "each token chooses an expert to project its queries"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sections of config.json, and which of them describes a module: that of its tower.
+"""Sections of config.json, and the choice of the section that describes a module.
 
 A composite model consists of towers, and its configuration has a section for each: `vision_config` for the tensors of
 `vision_tower`, and so on. The words of a section's key are compared with the words of a module's name.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from attngeo.layouts.names import Fields
 
-# Words for the same tower. The first one of each line names the tower, and the stack of its scores.
+# Words for the same tower. The first of each line names the tower, and the stack in tables.
 SYNONYMS = (
     ("vision", "visual", "image", "img", "vpm"),
     ("text", "language", "llm", "lm"),
@@ -22,15 +22,15 @@ SYNONYMS = (
     ("backbone", "pixel"),
     ("vq", "vqmodel"),
 )
-# The towers that a module's name tells even if no section of the configuration describes them.
+# Towers recognised in a module's name even if no section of the configuration describes them.
 MODALITIES = ("vision", "text", "audio", "video")
-# Words that do not tell a tower.
+# Words that do not identify a tower.
 FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
 # Words for towers of any kind.
 GENERIC = {"encoder", "decoder", "backbone"}
-# Sections for tensors that carry no prefix of their own.
+# Sections for tensors without a prefix.
 MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
-# The deepest section that is read.
+# Sections nested deeper than this are not read.
 DEEPEST = 4
 NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_heads)$")
 LAYER_NUMBER = re.compile(r"\.(?:#|\d+)(?=\.|$)")
@@ -57,7 +57,7 @@ class TowerSection(NamedTuple):
     Attributes:
         tower: name of the tower; None in a model of one tower.
         section: section of the configuration.
-        certain: False if the section was taken only because it is the main one, and nothing says that it fits.
+        certain: False if nothing confirms that the section fits, and it was used only because it is the main one.
     """
 
     tower: str | None
@@ -72,7 +72,7 @@ def first_architecture(config: Fields) -> str:
 
 
 def list_sections(config: Fields, keys: tuple[str, ...] = ()) -> Iterator[ConfigSection]:
-    """The configuration and all of its sections that describe a model, the outer ones first."""
+    """The configuration, and all its sections that describe a model, outer sections first."""
     yield ConfigSection(keys, config)
     if len(keys) == DEEPEST:
         return
@@ -86,7 +86,7 @@ def list_sections(config: Fields, keys: tuple[str, ...] = ()) -> Iterator[Config
 def find_section(module: str, config: Fields) -> TowerSection:
     """The tower that a module belongs to, and the section of the configuration that describes it.
 
-    The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
+    The section whose words come first in the module's name; among several, the one with the most words, then the
     innermost. If none fits: the whole configuration, or the section of the language model if only sections state heads.
     """
     positions = _locate_words(module)
@@ -108,12 +108,12 @@ def find_section(module: str, config: Fields) -> TowerSection:
     return TowerSection(tower, whole, certain)
 
 
-# Where a word stands in a module's name: its segment, and the less it tells about a tower, the later.
+# Position of a word in a module's name: its segment, and then a number that is lower the more it says about a tower.
 Position = tuple[int, int]
 
 
 def _locate_words(module: str) -> dict[str, Position]:
-    """Word → its first position in a module's name, up to the number of a layer: what follows is inside a tower."""
+    """Word → its first position in a module's name, before the number of a layer: the rest is inside a tower."""
     positions: dict[str, Position] = {}
     segments = LAYER_NUMBER.split(module)[0].split(".")
     for segment_number, segment in enumerate(segments):
@@ -123,10 +123,10 @@ def _locate_words(module: str) -> dict[str, Position]:
 
 
 def _weigh(word: str, number: int) -> int:
-    """How much a word tells about a tower, among those of one segment of a name; `number` words stand before it.
+    """How much a word says about a tower, within one segment of a name; `number` words come before it.
 
-    A speech decoder is a decoder, but a text backbone is of text, and a word of no other tower, as in `sam_encoder`, is
-    a name.
+    A speech decoder is a decoder, but a text backbone belongs to text, and an unknown word, such as "sam" in
+    `sam_encoder`, is a name.
     """
     if word == "backbone":
         return -1
@@ -134,7 +134,7 @@ def _weigh(word: str, number: int) -> int:
 
 
 def _choose_section(sections: Iterable[ConfigSection], positions: Mapping[str, Position]) -> ConfigSection | None:
-    """The section that fits a module's name best: all words of its key are in the name; None if no section fits."""
+    """The section that best fits a module's name, which has all words of its key; None if no section fits."""
     fitting = []
     for section in sections:
         words = set(split_words(section.key))
@@ -146,7 +146,7 @@ def _choose_section(sections: Iterable[ConfigSection], positions: Mapping[str, P
 
 
 def _rank(section: ConfigSection, positions: Mapping[str, Position]) -> tuple[int, int, int, Position, int]:
-    """How well a section fits a module whose name has words at these positions; the lowest rank is the best."""
+    """How well a section fits a module whose name has words at these positions; the lowest rank fits best."""
     words = set(split_words(section.key))
     path_words = set(chain.from_iterable(map(split_words, section.keys)))
     foreign = len(path_words - positions.keys())
@@ -155,7 +155,7 @@ def _rank(section: ConfigSection, positions: Mapping[str, Position]) -> tuple[in
 
 
 def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> ConfigSection | None:
-    """The section inside this one that describes tensors without a prefix, if this one states no heads itself."""
+    """The inner section that describes tensors without a prefix, if this section states no heads itself."""
     if _states_heads(section.fields):
         return None
     depth = len(section.keys)
@@ -169,7 +169,7 @@ def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> Con
 
 
 def split_words(name: str) -> list[str]:
-    """The words of a name in their order, with one word for each tower, and without words that tell none.
+    """The words of a name, in order, with one word for each tower, and without words that do not identify a tower.
 
     >>> split_words("visual_encoder")
     ['vision', 'encoder']

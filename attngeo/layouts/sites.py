@@ -21,7 +21,7 @@ from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure_outputs, measure_sizes
 from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
 
-# How normalisations call their gain.
+# Names of the gain in normalisations.
 NORM_GAINS = ("weight", "scale")
 
 
@@ -32,8 +32,8 @@ class _Candidate(NamedTuple):
         stack: name of its stack.
         layer: number of its layer.
         module: the module.
-        tensors: role → name of a tensor that is needed.
-        outputs: its values and output projection; None if they are not needed.
+        tensors: role → name of a needed tensor.
+        outputs: its values and output projection; None if not needed.
     """
 
     stack: str
@@ -58,21 +58,21 @@ def find_sites(
     Args:
         names: all tensor names.
         config: the content of config.json.
-        shape_of: gives the shape of a tensor by its name. It is not called for tensors that are not needed, so that
-            their files need not be downloaded.
-        parts: the letters that are needed, of queries, keys, values and outputs. A site whose values or outputs are not
-            known has queries and keys only.
+        shape_of: returns the shape of a tensor, by its name. Called only for needed tensors, so that the files of
+            others are not downloaded.
+        parts: the letters that are needed: queries, keys, values and outputs. A site with unknown values or outputs has
+            queries and keys only.
         biases: whether biases are needed besides the weights.
-        input_norms: whether the normalisations in front of attention are needed.
-        prepare: is called once with the names of all tensors that are needed, before `shape_of`.
+        input_norms: whether the normalisations before attention are needed.
+        prepare: called once with the names of all needed tensors, before `shape_of`.
 
     Returns:
-        The sites in the order of stack and layer, and what is left out: name pattern → reason.
+        The sites in the order of stack and layer, and the parts that are left out: name pattern → reason.
 
     Raises:
         UnsupportedModelError: the model has no attention of a known form.
-        ShapeError, CorruptCheckpointError: tensors and configuration of a listed family contradict each other, or those
-            of all modules that a rule found.
+        ShapeError, CorruptCheckpointError: tensors and configuration contradict each other, in a listed family or in
+            every module that a rule found.
     """
     names = set(names)
     modules, skipped = survey_modules(names, config)
@@ -96,7 +96,7 @@ def find_sites(
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
-            # A rule found it. The rest of the model may be what it seems.
+            # Only a rule found it. The rest of the model may still be readable.
             errors.append(error)
             skipped.setdefault(module.template, str(error))
             continue
@@ -140,7 +140,7 @@ def _drop_unneeded(tensors: dict[str, str], *, biases: bool, input_norms: bool) 
 def _list_candidates(
     modules: Collection[Module], names: Collection[str], *, with_outputs: bool
 ) -> tuple[list[_Candidate], Reasons]:
-    """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
+    """The modules in the order of stack and layer, and the modules left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: Reasons = {}
     idle = find_idle_layers(modules)
@@ -166,10 +166,10 @@ def _list_candidates(
 
 
 def _explain_unread(module: Module, layer: int) -> Reasons:
-    """Why the layer is left out, by the name of its module, or by the pattern of all of these; empty if it is not.
+    """Why the layer is left out: name or name pattern of its module → reason; empty if it is read.
 
-    Layers that follow those of the model only draft further tokens (multi-token prediction). The last layers of some
-    models use the keys of an earlier one, and have none of their own.
+    Layers after the model's own only draft further tokens (multi-token prediction). In some models, the last layers use
+    the keys of an earlier layer instead of their own.
     """
     layers = module.section.get("num_hidden_layers")
     drafting = module.section.get("num_nextn_predict_layers")
@@ -177,14 +177,14 @@ def _explain_unread(module: Module, layer: int) -> Reasons:
     if type(layers) is not int:
         return {}
     if type(drafting) is int and layers <= layer < layers + drafting:
-        return {module.name: "it drafts further tokens"}
+        return {module.name: "it only drafts further tokens"}
     if type(sharing) is int and sharing > 0 and layer >= layers - sharing:
-        return {module.template: f"the last {sharing} layers use the keys of earlier ones"}
+        return {module.template: f"the last {sharing} layers use the keys of earlier layers"}
     return {}
 
 
 def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
-    """The module with the QK-norm that its tensors are named after, if a rule found it. One with biases is centred."""
+    """The module, with a QK-norm by its tensor names if a rule found the module. A norm with biases is centred."""
     if module.family.source or module.family.head_norm:
         return module
     for q, k in HEAD_NORMS:
@@ -198,10 +198,10 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
 
 
 def _stated_heads(module: Module, layer: int) -> HeadConfig:
-    """The heads of the module as its section of the configuration states them, or for this layer in particular."""
+    """The heads of the module in its section of the configuration, with the settings of this layer."""
     section = choose_layer(module.section, layer)
     is_decoder = module.family.stack == "decoder" and not ENCODER.search(module.name)
-    # The encoder in the name of a cross-attention is where its keys come from.
+    # The word encoder in the name of a cross-attention says where its keys come from.
     words = re.split(r"[._]", CROSS.sub("", module.name).lower())
     words.append("decoder" if DECODER.search(module.name) or is_decoder else "encoder")
     stage = _stage(module, section)
@@ -223,7 +223,7 @@ def _stage(module: Module, section: Fields) -> int | None:
 
 
 def _measure_outputs(stored: StoredModule, sizes: Sizes, outputs: OutputTensors) -> tuple[Sizes, str]:
-    """The sizes with those of values and outputs; or without, and why the tensors do not fit."""
+    """The sizes, completed for values and outputs if their tensors fit, and the reason if they do not."""
     if outputs.missing:
         return sizes, outputs.missing
     try:
@@ -236,7 +236,7 @@ def _measure_outputs(stored: StoredModule, sizes: Sizes, outputs: OutputTensors)
 
 
 def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
-    """Role → name of each tensor that the layout and the family name and the checkpoint has."""
+    """Role → name of each tensor in the checkpoint that the layout or the family names."""
     layout = module.layout
     family = module.family
     fields: dict[str, str] = {}
@@ -263,7 +263,7 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
 
 
 def _find_gain(role: str, norm: str, names: Collection[str]) -> dict[str, str]:
-    """Role → name of the gain of a normalisation of queries or keys, stored as one tensor or as one for each head."""
+    """Role → name of the gain of a normalisation of queries or keys: one tensor, or one per head."""
     tensors = {role: norm if norm in names else f"{norm}.weight"}
     for head in count():
         name = f"{norm}.norms.{head}.weight"
@@ -274,7 +274,7 @@ def _find_gain(role: str, norm: str, names: Collection[str]) -> dict[str, str]:
 
 
 def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> str | None:
-    """The gain of a normalisation before or after the module: the first candidate in it, or nearest around it.
+    """The gain of a norm before or after the module: the first candidate in it, or else in the nearest module around.
 
     The search stops at the module's layer: the first enclosing module whose name is a number.
     """
@@ -295,17 +295,17 @@ def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -
 
 
 def _notes(module: Module, tensors: Mapping[str, str], pruned: int) -> tuple[str, ...]:
-    """Caveats for readers of scores of queries and keys. pruned: the number of heads that were taken out."""
+    """Caveats about scores of queries and keys. pruned: the number of removed heads."""
     notes = [*module.family.query_key_notes, *_common_notes(module)]
     if pruned:
-        notes.append(f"{pruned} pruned heads are missing, and the others numbered from 0")
+        notes.append(f"{pruned} pruned heads are missing; the others are numbered from 0")
     if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
         notes.append("QK-norm: its gain is folded in, its division is left out")
     return tuple(notes)
 
 
 def _common_notes(module: Module) -> tuple[str, ...]:
-    """Caveats for readers of any scores."""
+    """Caveats about all scores."""
     notes = list(module.family.notes)
     if isinstance(module.layout, LatentLayout):
         notes.append("latent attention: low-rank factors multiplied out, latent norm gains folded")

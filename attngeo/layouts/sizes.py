@@ -1,4 +1,4 @@
-"""Sizes of an attention module: the heads that its configuration states, checked against the shapes of its tensors."""
+"""Sizes of an attention module: the heads in its configuration, checked against the shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
 
-# Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
+# Fields that state the width of a stack, and fields that only seem to. The width may double from stage to stage.
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
 NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
 STAGES = 6
-# The fields of defaults that state the width of a stack, and one that most configuration classes take for theirs.
+# Fields of defaults that state the width of a stack, and a name that most configuration classes accept for it.
 DEFAULT_WIDTH = re.compile(r"((en|de)coder_|text_)?(hidden_sizes?|d_model|n_embd|embed_dims?|emb_dim|hidden_dim)|dim")
 USUAL_WIDTH = "hidden_size"
 SHOWN = 6
 # Parts between two towers. They have heads of their own.
 BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
-# How the roles of vectors end, but for those of gains.
+# How the roles of vectors end, except gains.
 VECTORS = ("_bias", "norm", "_scale")
 # The shape of a tensor, by its name.
 ShapeOf = Callable[[str], Sequence[int]]
@@ -62,7 +62,7 @@ class StoredModule(NamedTuple):
         return tuple(self.shape_of(self.tensors[role]))
 
     def out_in(self, role: str, *, transposed: bool = False) -> tuple[int, int]:
-        """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
+        """Output width and input width of a weight. Raises ShapeError if it is not a matrix."""
         shape = self.shape(role)
         if len(shape) == 3 and (transposed or role == "o"):
             shape = (shape[0], shape[1] * shape[2])
@@ -89,7 +89,8 @@ class _Heads(NamedTuple):
 def measure_sizes(stored: StoredModule, stated: HeadConfig) -> Sizes:
     """The sizes of a module. stated: its heads in the configuration.
 
-    Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if one is missing.
+    Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if either lacks
+    something.
     """
     layout = stored.module.layout
     if isinstance(layout, LatentLayout):
@@ -105,7 +106,7 @@ def measure_sizes(stored: StoredModule, stated: HeadConfig) -> Sizes:
 
 
 def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
-    """The sizes with those of values and outputs, whose tensors are stored. Raises ShapeError if they do not fit."""
+    """The sizes, completed for stored values and outputs. Raises ShapeError if their tensors do not fit."""
     layout = stored.module.layout
     key_heads = sizes.key_heads
     if isinstance(layout, LatentLayout):
@@ -121,14 +122,15 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
             value_dim = rows // key_heads
         _require_size(stored, "v", rows, replace(sizes, value_dim=value_dim).rows(holder.slots))
         if width != sizes.key_width:
-            raise ShapeError(f"its values read {width} inputs, and its keys {sizes.key_width}")
+            raise ShapeError(f"its values read {width} inputs, but its keys read {sizes.key_width}")
     output_width, inputs = stored.out_in("o", transposed=layout.outputs[0].transposed)
     _require_size(stored, "o", inputs, sizes.heads * value_dim)
     if "v_bias" in stored.tensors:
         expected = {key_heads * value_dim, *([] if isinstance(layout, LatentLayout) else [rows])}
         bias = stored.shape("v_bias")
         if len(bias) != 1 or bias[0] not in expected:
-            raise ShapeError(f"{stored.tensors['v_bias']} is {list(bias)}, expected one of {sorted(expected)} numbers")
+            counts = " or ".join(map(str, sorted(expected)))
+            raise ShapeError(f"{stored.tensors['v_bias']} is {list(bias)}, expected a vector of {counts} numbers")
     if "o_bias" in stored.tensors:
         _require_size(stored, "o_bias", math.prod(stored.shape("o_bias")), output_width)
     if "o_norm" in stored.tensors:
@@ -137,7 +139,7 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
 
 
 def _require_size(stored: StoredModule, role: str, size: int, expected: int) -> None:
-    """Raise ShapeError if a size of the tensor of this role is another one."""
+    """Raise ShapeError if the size of the tensor of this role is not the expected one."""
     if size != expected:
         shape = list(stored.shape(role))
         raise ShapeError(f"{stored.tensors[role]} is {shape}, expected a size of {expected}, got {size}")
@@ -172,7 +174,7 @@ def _measure_separate(stored: StoredModule, layout: Layout, stated: HeadConfig) 
 
 
 def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) -> _Heads:
-    """The heads that configuration and layout state. rows, width: output width and input width of the queries."""
+    """The heads by configuration and layout. rows, width: output width and input width of the queries."""
     heads = stated.heads
     key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
     head_dim = stated.head_dim
@@ -194,7 +196,7 @@ def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
 
 
 def _divides(layout: Layout, heads: int, key_heads: int) -> bool:
-    """Whether each key head has as many query heads, and each block of a projection as many heads of both."""
+    """Whether query heads divide evenly among key heads, and both divide evenly among the blocks of projections."""
     blocks = _list_blocks(layout)
     return heads % key_heads == 0 and all(heads % count == 0 and key_heads % count == 0 for count in blocks)
 
@@ -208,9 +210,9 @@ def _list_blocks(layout: Layout) -> list[int]:
 def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tuple[int, int, int]]:
     """Other heads, key heads and head_dim that the configuration states, for layers that differ from their stack.
 
-    Such layers have fields of their own, for example `global_head_dim`. A number of key heads is none of query heads,
-    and what is stated is not derived from the width: the weights would fit heads that the running model does not have.
-    Where encoder and decoder have heads of their own, a stated head_dim may be that of the other one.
+    Such layers have their own fields, for example `global_head_dim`. Numbers of key heads are not tried as numbers of
+    query heads, and a stated size is not derived from the width: the weights would fit heads that the running model
+    does not have. If encoder and decoder have their own heads, a stated head_dim may belong to the other one.
     """
     fields = stored.fields
     head_dims = list_numbers(fields, HEAD_DIM)
@@ -235,22 +237,22 @@ def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tu
 def _explain_misfit(
     stored: StoredModule, layout: Layout, stated: _Heads, rows: Mapping[str, int], width: int
 ) -> ShapeError:
-    """The error for weights that hold none of the heads that the configuration states."""
+    """The error for weights that fit none of the heads in the configuration."""
     heads, key_heads, head_dim = stated
     if head_dim is None or not _divides(layout, heads, key_heads):
-        into = "".join(f", or into {blocks} blocks" for blocks in _list_blocks(layout))
+        blocks = "".join(f"; both must divide evenly into {count} blocks" for count in _list_blocks(layout))
         return ShapeError(
-            f"{heads} heads and {key_heads} key heads divide neither evenly among "
-            f"themselves nor an input width of {width}{into}",
+            f"{heads} heads and {key_heads} key heads do not fit an input width of {width}: heads must be a multiple "
+            f"of key heads, and divide the width unless config.json states head_dim{blocks}",
             subject=stored.module.name,
         )
     sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
-    problem = "config.json and weights do not belong together, or the weight holds more than queries and keys"
+    problem = "config.json may belong to another model, or the weight may hold more than queries and keys"
     unread = list_unread_fields(stored.module.section)
     if unread:
-        problem = f"layers may have the heads that config.json states as {list_names(unread)}, which is not read"
+        problem = f"config.json may state the heads of each layer in {list_names(unread)}, which attngeo does not read"
     return ShapeError(
         f"{stored.tensors[letter]} has an output width of {rows[letter]}, expected "
         f"{sizes.rows(slots[letter])} ({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); "
@@ -261,8 +263,8 @@ def _explain_misfit(
 def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     """Raise ShapeError if the section of the configuration seems to describe another part of the model.
 
-    Any number of heads that divides the width fits the weights. So a number that was stated for another part would give
-    wrong heads in silence. The width that is stated with it tells.
+    Any number of heads that divides the width fits the weights, so a number stated for another part would silently give
+    wrong heads. The width stated beside it shows this.
     """
     module = stored.module
     tower = module.tower or ""
@@ -270,7 +272,9 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     if bridges:
         fields = " ".join(name for name in module.section if "head" in name)
         if not any(word in fields for word in bridges):
-            raise ShapeError(f"config.json states no number of heads for the {min(bridges)}", subject=module.name)
+            raise ShapeError(
+                f"config.json does not state the number of heads of the {min(bridges)}", subject=module.name
+            )
     widths = []
     for name, value in module.section.items():
         if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
@@ -280,36 +284,36 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
     if fitting.isdisjoint(widths):
         raise ShapeError(
-            f"{module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
-            f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
+            f"{module.name} has an input width of {sizes.d_model}, but config.json only states heads for a "
+            f"width of {', '.join(map(str, widths[:3]))}; it does not describe this part of the model"
         )
 
 
 def _check_assumption(stored: StoredModule, sizes: Sizes) -> None:
-    """Raise CorruptCheckpointError if nothing tells that the default number of heads of a model type is meant.
+    """Raise CorruptCheckpointError if nothing confirms the default number of heads of a model type.
 
-    transformers uses it with the width that the configuration states, or else with the default width. A configuration
-    with names of another program states both, under names that transformers does not read, and any number of heads
-    that divides the width would fit the weights.
+    transformers uses the default with the stated width, or else with the default width. A configuration from another
+    program states both under names that transformers does not read, and any number of heads that divides the width
+    would fit the weights.
     """
     module = stored.module
     defaults = {name: value for name, value in module.family.defaults.items() if DEFAULT_WIDTH.fullmatch(name)}
     names = {*defaults, USUAL_WIDTH}
     if not defaults or any(positive_integers(module.section.get(name)) for name in names):
         return
-    if sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):  # so that the weights tell the number
+    if sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):  # then the weights confirm the number
         return
     widths: list[int] = []
     for value in defaults.values():
         widths += positive_integers(value)
     if {sizes.d_model / 2**stage for stage in range(STAGES)}.isdisjoint(widths):
         with_heads = [name for name in module.section if isinstance(name, str) and "head" in name]
-        seen = ", ".join(with_heads[:SHOWN]) or "none with head in its name"
+        seen = ", ".join(with_heads[:SHOWN]) or "no field with head in its name"
         fields = [name for name in module.family.defaults if list_numbers({name: 1}, HEADS)]
         raise CorruptCheckpointError(
-            "config.json states no number of attention heads in the fields of "
-            f"{module.model_type!r:.40}, expected {' or '.join(fields)}, found {seen:.200}; state it there, or give "
-            "another config.json",
+            "config.json does not state the number of attention heads in a field that "
+            f"{module.model_type!r:.40} uses, expected {' or '.join(fields)}, found {seen:.200}; add the field, or "
+            "give another config.json",
             subject=module.name,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from attngeo.layouts.modules import Module
 
-# In names of modules: cross-attention, and what is in a decoder or an encoder.
+# Parts of module names: cross-attention, and modules in a decoder or an encoder.
 CROSS = re.compile(
     r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
 )
@@ -19,7 +19,7 @@ STACKS = ("encoder", "text", "vision", "audio", "decoder", "cross")
 
 
 def group_by_stack(modules: Iterable[Module]) -> dict[str, list[Module]]:
-    """The modules by stack. Each pattern of names is one stack; the pattern is added to names that are not unique."""
+    """The modules by stack. Each name pattern is one stack; if stacks would share a name, it includes the pattern."""
     by_template: dict[str, list[Module]] = defaultdict(list)
     for module in modules:
         by_template[module.template].append(module)
@@ -58,7 +58,7 @@ def _stack_name(module: Module) -> str:
 def number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
     """The modules of one stack with their layer numbers.
 
-    A layer's number is the number in its name that varies within the stack. If several vary, it is a running count.
+    A layer's number is the number in its name that varies within the stack. If several vary, layers are counted from 0.
     """
     modules = sorted(modules, key=lambda module: module.indices)
     columns = zip(*(module.indices for module in modules), strict=True)

@@ -1,4 +1,4 @@
-"""Vision towers whose sizes config.json does not state: published models that only name them, or have them in code."""
+"""Vision towers whose sizes are not in config.json, because it only names them or they are in the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from attngeo.layouts.names import Fields
 from attngeo.layouts.sections import ConfigSection, TowerSection, first_architecture
 
-# The field of a section that was taken from the tables below: whose sizes they are.
+# Field of a section from the tables below: the model whose sizes these are.
 SIZES_OF = "sizes_of"
 
 
@@ -18,8 +18,8 @@ def _sizes(model_type: str, width: int, heads: int, **more: Any) -> dict[str, An
 
 
 CLIP_LARGE = _sizes("clip_vision_model", 1024, 16)
-# LLaVA as it was first published, MiniCPM-V 2 and Phi-3-vision only name the model of their vision tower. How the last
-# part of the name begins, in lower case → what that model's own configuration states, or for timm its code.
+# The first LLaVA, MiniCPM-V 2 and Phi-3-vision only name the model of their vision tower. Start of the last part of the
+# name, in lower case → the sizes in that model's own configuration, or in the code of timm.
 NAMED_TOWERS: dict[str, Fields] = {
     "clip-vit-base": _sizes("clip_vision_model", 768, 12),
     "clip-vit-large": CLIP_LARGE,
@@ -33,13 +33,13 @@ NAMED_TOWERS: dict[str, Fields] = {
 
 
 class CodedTower(NamedTuple):
-    """A tower whose sizes are only in a model's code.
+    """A tower whose sizes are stated only in a model's code.
 
     Attributes:
         modules: start of the names of its modules.
         tower: name of the tower.
-        sizes_of: the model whose sizes it has.
-        fields: these sizes, as a section of config.json would state them.
+        sizes_of: the model with the same sizes.
+        fields: these sizes, as the fields of a section of config.json.
     """
 
     modules: str
@@ -48,7 +48,7 @@ class CodedTower(NamedTuple):
     fields: Fields
 
 
-# Architecture → the towers of its models that config.json does not describe, or in fields that the code does not read.
+# Architecture → towers that config.json does not describe, or describes in fields that the code does not read.
 # https://huggingface.co/deepseek-ai/DeepSeek-OCR/blob/main/deepencoder.py
 # https://huggingface.co/internlm/internlm-xcomposer2-vl-7b/blob/main/build_mlp.py
 # https://huggingface.co/allenai/Molmo-7B-D-0924/blob/main/config_molmo.py
@@ -77,9 +77,9 @@ CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
 
 
 def describe_named_tower(config: Fields) -> Fields:
-    """The configuration with a section for a vision tower that it only names.
+    """The configuration, with a section for a vision tower that it only names.
 
-    The section is empty if LLaVA's field names a tower that is not known.
+    The section is empty if LLaVA's field names an unknown tower.
     """
     if "vision_config" in config:
         return config

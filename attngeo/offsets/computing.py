@@ -1,4 +1,4 @@
-"""The rows of the table of positions: the measures of every head, few sites in memory at a time."""
+"""The rows of the table of positions: the measures of every head, with few sites in memory at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from attngeo.layouts.positions import (
 from attngeo.offsets.options import FARTHEST, KERNEL, MEASURES, PositionOptions
 from attngeo.questions.making import Making
 
-# How the names of stacks end whose queries are learned.
+# End of the names of stacks with learned queries.
 POOLING = "pooling"
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ class _Measures(NamedTuple):
         kernel: κ at each offset, [heads, offsets]; NaN beyond the end of a table of positions.
         scale: divisor of `previous_token`, [heads]; None if it has no scale.
         fast_share: [heads]; None without rotary embeddings.
-        source: what tells the heads positions.
+        source: how the heads know positions.
     """
 
     kernel: Tensor
@@ -56,7 +56,7 @@ class _Measures(NamedTuple):
 
 
 def measure_sites(attention: Attention, options: PositionOptions, making: Making) -> Iterator[list[Row]]:  # noqa: ARG001 - those of forms say all
-    """The rows of the table of positions, of one site after the other; see `attngeo.positions`."""
+    """The rows of the table of positions, one site after the other; see `attngeo.positions`."""
     making.about["skipped"] = attention.left_out
     tables: dict[str, Tensor] = {}
     for forms in attention.read():
@@ -64,7 +64,7 @@ def measure_sites(attention: Attention, options: PositionOptions, making: Making
 
 
 def _measure_site(store: TensorStore, forms: SiteForms, tables: dict[str, Tensor]) -> Iterator[Row]:
-    """The rows of the heads of a site. tables: of positions that were read before, by name."""
+    """The rows of the heads of a site. tables: tables of positions already read, by name."""
     assert forms.query_key is not None
     site = forms.site
     form = forms.form
@@ -81,7 +81,7 @@ def _measure_site(store: TensorStore, forms: SiteForms, tables: dict[str, Tensor
 
 
 def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[str]) -> Row:
-    """The columns of one head that are measured, and its note."""
+    """The measured columns of one head, and its note."""
     scale = math.inf if measures.scale is None else measures.scale[head].item()
     reasons = [measures.source, *notes]
     if measures.scale is not None and (scale == 0 or not math.isfinite(scale)):
@@ -101,15 +101,15 @@ def _measure_form(
 ) -> _Measures | str:
     """The measures of the heads of a form, or why there are none."""
     if site.is_cross:
-        return "cross-attention: queries and keys are of different sequences"
+        return "cross-attention: queries and keys come from different sequences"
     if site.stack.endswith(POOLING):
-        return "pooling: queries are no tokens of the sequence"
+        return "pooling: queries are not tokens of the sequence"
     slopes = find_alibi_slopes(site)
     if slopes is not None:
         distances = torch.tensor(offsets, dtype=torch.float64).abs()
         kernel = -torch.tensor(slopes, dtype=torch.float64)[:, None] * distances
-        return _Measures(kernel, None, None, "ALiBi: the kernel is −slope·Δ, as the model states it")
-    with explain_rotary("give its config.json with $config", "config"):
+        return _Measures(kernel, None, None, "ALiBi: the kernel is −slope·Δ, with fixed slopes")
+    with explain_rotary("give a correct config.json with $config", "config"):
         rotation = find_rotation(site)
     if isinstance(rotation, SiteRotation):
         return _measure_rotation(site, form, rotation, offsets)
@@ -117,7 +117,7 @@ def _measure_form(
         return f"no position kernel: {rotation.reason}"
     name = find_table(site, store.names)
     if name is None:
-        others = "; relative position terms are not read" if has_relative_terms(store.names) else ""
+        others = "; relative-position terms are not read" if has_relative_terms(store.names) else ""
         return f"no rotary embeddings, no ALiBi and no known table of positions{others}"
     if name not in tables:
         tables[name] = store.read(name).float().squeeze(0)
@@ -130,7 +130,7 @@ def _measure_rotation(site: AttentionSite, form: Form, rotation: SiteRotation, o
     rotating = 2 * int(frequencies.count_nonzero())
     source = "rotary embeddings"
     if rotating < site.head_dim:
-        source += f" of {rotating} of {site.head_dim} dimensions"
+        source += f" in {rotating} of {site.head_dim} dimensions"
     if site.rotary is not None and site.rotary.axes:
         source += ", at an offset of Δ rows and Δ columns"
     scale = pairs.norms[:, frequencies != 0].sum(1)
@@ -140,11 +140,11 @@ def _measure_rotation(site: AttentionSite, form: Form, rotation: SiteRotation, o
 def _measure_table(
     site: AttentionSite, form: Form, name: str, table: Tensor, offsets: Sequence[int]
 ) -> _Measures | str:
-    """What a table of positions makes the heads prefer. table: as it is stored, under this name."""
+    """The measures of the heads of a form for a table of positions, as stored under this name."""
     if table.ndim != 2 or table.shape[1] != site.d_model:
-        return f"no position kernel: {name} is {list(table.shape)}, and queries read {site.d_model} inputs"
+        return f"no position kernel: {name} is {list(table.shape)}, but queries read {site.d_model} inputs"
     rows = table[first_position(site.section, len(table)) :]
     if form.left.shape[2] > site.d_model:  # the input of biases
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     kernel, deviation = table_kernel(form, rows, offsets)
-    return _Measures(kernel, deviation, None, f"{len(rows)} positions of {name}, as they are before any norm")
+    return _Measures(kernel, deviation, None, f"{len(rows)} positions of {name}, before any norm")

@@ -1,4 +1,4 @@
-"""From a model to the table of positions: the one that is kept, or else one that is computed.
+"""From a model to the table of positions: a kept table, or else a computed one.
 
 Imports nothing heavy: pandas when a table is made, torch when it is computed.
 """
@@ -35,14 +35,14 @@ class PositionKeywords(PositionOptions, HubAccess, ResultOptions, StudyOptions):
 def positions(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: PositionOptions, *, session: Session
 ) -> pd.DataFrame:
-    """Where each head of a model looks by position alone, from its queries and keys.
+    """Where each head of a model looks by position alone, from its query and key matrices.
 
-    A head's query and key matrices prefer some offsets Δ, the query's position minus the key's, whatever the tokens
-    are. The position kernel κ(Δ) says which: see `attngeo.geometry.positions`. Results are kept as those of `score`.
+    These matrices favour some offsets Δ, the query's position minus the key's, whatever the tokens. The position kernel
+    κ(Δ) says how much: see `attngeo.geometry.positions`. Results are kept, as for `score`.
 
     Args:
         models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
-            several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
+            several, with patterns as for `attngeo.score`. If one fails, its error is raised after the others are done.
         options: which heads, and which form; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
@@ -54,22 +54,22 @@ def positions(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each head. Its columns are `attngeo.columns("positions")`:
+        A DataFrame with one row per head. Its columns are `attngeo.columns("positions")`:
 
             fast_share         share of the fastest quarter of the rotary pairs in Σ‖M_i‖, in [0, 1]; missing without
                                rotary embeddings
-            previous_token     (κ(1) − mean of κ(0), κ(2), κ(3))/Σ‖M_i‖; with a table of positions, over the standard
-                               deviation of the entries of P·M·Pᵀ
+            previous_token     (κ(1) − mean of κ(0), κ(2), κ(3))/Σ‖M_i‖; with a table of positions, divided by the
+                               standard deviation of the entries of P·M·Pᵀ instead
             peak               the offset of the largest κ among 0 … 64, or −64 … 64 if tokens attend to later ones
             kernel_0 … _8      κ(Δ), in units of the form
-            note               what tells the head positions, and caveats; why numbers are missing
+            note               how the head knows positions, and caveats; why numbers are missing
 
         Its `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: the model cannot be read.
-        UsageError: a value is no choice or outside its limits.
+        UsageError: a value is invalid or outside its limits.
 
     >>> import attngeo
     >>> rows = attngeo.positions("demo:decoder", layers=[0])

@@ -344,20 +344,20 @@ TINY_SIZES = {
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
     row = attngeo.lineage(built("whisper"), saved("whisper"), n_permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
-    assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
+    assert "left out: encoder: its position embeddings are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), n_permutations=19).iloc[0]
     assert row.isna()["related"]
-    assert "its positions are fixed sinusoids" in row["note"]
+    assert "its position embeddings are fixed sinusoids" in row["note"]
     # The tables of published models are sinusoids that were not trained; a new model of transformers has random ones.
     sizes = {name: size for name, size in TINY_SIZES.items() if name != "vocab_size"}
     model = IJepaModel(IJepaConfig(image_size=16, patch_size=4, **sizes))
     row = attngeo.lineage(model, deepcopy(model), n_permutations=19).iloc[0]
     assert row.isna()["related"]
-    assert "its positions are fixed sinusoids" in row["note"]
+    assert "its position embeddings are fixed sinusoids" in row["note"]
     unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
     row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), n_permutations=19).iloc[0]
     assert row.isna()["related"]
-    assert "is not known" in row["note"]
+    assert "is unknown" in row["note"]
 
 
 # Model types whose embeddings are parts beside each other: the part that a coordinate is in tells it apart.
@@ -381,7 +381,7 @@ def test_streams_whose_embeddings_are_joined_are_left_out(model_type: str) -> No
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(model_type, **JOINED[model_type]))
     row = attngeo.lineage(model, deepcopy(model), n_permutations=19).iloc[0]
     assert row.isna()["related"]
-    assert "its embeddings are parts beside each other" in row["note"]
+    assert "its embeddings are concatenated from parts" in row["note"]
 
 
 SERIES = {name: value for name, value in SEQ2SEQ.items() if "layers" in name or "ffn" in name or name == "d_model"} | {

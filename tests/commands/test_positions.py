@@ -119,7 +119,7 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(
     assert "no query-key attention" in both.stderr
     crossed = inside("positions", saved("bart"))
     assert crossed.returncode == 0
-    assert "cross-attention: queries and keys are of different sequences" in crossed.stderr
+    assert "cross-attention: queries and keys come from different sequences" in crossed.stderr
     assert max(map(len, crossed.stdout.splitlines())) <= 80
 
 

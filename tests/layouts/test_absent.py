@@ -17,7 +17,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.names import MOST_LAYERS
 
-ABSENT = "the checkpoint has no tensor of it"
+ABSENT = "the checkpoint has no tensors for this layer"
 
 
 def list_absent(model: Any) -> list[str]:
@@ -33,7 +33,7 @@ def test_an_index_that_lacks_a_layer_is_scored_with_a_note(tmp_path: Path) -> No
     write_index(folder, {name: file for name, file in weight_map.items() if ".1." not in name})
     frame = attngeo.score(folder)
     assert list(frame["layer"]) == [0]
-    assert frame.attrs["skipped"] == {"model.layers.1": f"{ABSENT}, but config.json announces 2 layers"}
+    assert frame.attrs["skipped"] == {"model.layers.1": f"{ABSENT}, although config.json states 2 layers"}
     write_index(folder, {name: file for name, file in weight_map.items() if ".0." not in name})
     assert list(attngeo.score(folder).attrs["skipped"]) == ["model.layers.0"]
 
@@ -41,7 +41,7 @@ def test_an_index_that_lacks_a_layer_is_scored_with_a_note(tmp_path: Path) -> No
 def test_a_gap_is_listed_whatever_the_configuration_announces(tmp_path: Path) -> None:
     tensors = {name: tensor for name, tensor in weights(5).items() if ".2." not in name}
     folder = write_single(tmp_path, tensors, {name: value for name, value in CONFIG.items() if "layers" not in name})
-    assert attngeo.score(folder).attrs["skipped"] == {"model.layers.2": f"{ABSENT}, but layer 4 comes after it"}
+    assert attngeo.score(folder).attrs["skipped"] == {"model.layers.2": f"{ABSENT}, although it has layer 4"}
 
 
 @pytest.mark.parametrize("stack", ["encoder.stages", "backbone"])
@@ -74,13 +74,13 @@ def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_pat
 def test_layers_after_those_that_are_counted_are_listed(
     stated: int, more: object, read: list[int], drafting: list[int], idle: str, tmp_path: Path
 ) -> None:
-    """Layers after those that config.json counts draft further tokens, or never run: transformers makes no more."""
+    """Layers after those that config.json counts draft further tokens, or never run: transformers builds no more."""
     fields = {"num_hidden_layers": stated, "num_nextn_predict_layers": more}
     frame = attngeo.score(write_single(tmp_path, weights(4), CONFIG | fields))
     assert frame["layer"].tolist() == read
     skipped = dict(frame.attrs["skipped"])
     for layer in drafting:
-        assert skipped.pop(f"model.layers.{layer}.self_attn") == "it drafts further tokens"
+        assert skipped.pop(f"model.layers.{layer}.self_attn") == "it only drafts further tokens"
     reason = skipped.pop("model.layers.#.self_attn", "")
     assert reason.startswith(idle)
     assert bool(reason) == bool(idle)

@@ -48,13 +48,13 @@ NOT_READ_YET: dict[str, str] = {
     "ConditionalDetrForSegmentation": "file: bbox_attention.k_linear.weight and others are not read",
     "ConditionalDetrModel": "file: decoder.layers.#.ca_kcontent_proj.weight and others are not read",
     "DetrForSegmentation": "file: bbox_attention.k_linear.weight and others are not read",
-    "SegformerModel": "both: keys pass a convolution in some stages, which are left out",
+    "SegformerModel": "both: keys pass through a convolution in some stages, which are left out",
     "axk2": "both: refused: queries are the sum of two latents",
     "bailing_hybrid": "both: the layers of linear attention are left out",
     "cosmos3_omni": "file: blocks.#.attn.qkv.weight and others are not read",
     "deepseek_v4": "both: refused: keys are compressed from several tokens",
-    "inkling2_text": "both: refused: keys pass a convolution",
-    "inkling_mm_model": "both: refused: keys pass a convolution",
+    "inkling2_text": "both: refused: keys pass through a convolution",
+    "inkling_mm_model": "both: refused: keys pass through a convolution",
     "molmo2": "module: the pooling of image tokens in the projector is left out",
 }
 # Mappings with names like those of queries and keys that concern no weights of attention.

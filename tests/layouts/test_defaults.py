@@ -101,7 +101,7 @@ def test_whisper_with_the_dimensions_of_its_first_program_is_refused() -> None:
 
 
 def test_layers_after_the_default_number_never_run() -> None:
-    """Transformers makes as many layers as the type has by default, if config.json states no number."""
+    """Transformers builds as many layers as the type has by default, if config.json states no number."""
     checked = 0
     for model_type, (_, width, _) in TYPES.items():
         count = load_defaults()[model_type].get("num_hidden_layers")
@@ -114,7 +114,7 @@ def test_layers_after_the_default_number_never_run() -> None:
         except AttnGeoError:
             continue
         assert max(site.layer for site in sites) < count, model_type
-        assert any(f"transformers makes {count}" in reason for reason in skipped.values()), model_type
+        assert any(f"transformers builds {count}" in reason for reason in skipped.values()), model_type
         checked += 1
     assert checked > 200
 

@@ -18,7 +18,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, assemble
 
-ABSENT = "the checkpoint has no tensor of it"
+ABSENT = "the checkpoint has no tensors for this layer"
 
 
 @pytest.mark.parametrize("name", load_published())

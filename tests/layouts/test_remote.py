@@ -334,7 +334,7 @@ def test_fold_norm_is_the_form_in_front_of_the_gain(name: str, tmp_path: Path) -
 
 
 def test_rotary_embeddings_whose_base_only_the_code_has_are_refused(tmp_path: Path) -> None:
-    """CogVLM's base is not in config.json; of PLaMo 2 it is not known which of its bases a layer uses."""
+    """CogVLM's base is not in config.json; PLaMo 2's does not say which of its bases each layer uses."""
     for name in ("cogvlm", "plamo2"):
         folder = write(tmp_path / name, MODELS[name], draw(MODELS[name]))
         with pytest.raises(AttnGeoError, match=r"has no relative offset: .*\bbases?\b"):

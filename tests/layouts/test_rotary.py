@@ -323,7 +323,7 @@ def test_the_factor_of_what_rotates_is_noted_where_a_part_does(share: float, sca
     config = PHI_4_MINI | {"partial_rotary_factor": share}
     got = attngeo.score(write_single(tmp_path / "scaled", QKV, config))
     plain = attngeo.score(write_single(tmp_path / "plain", QKV, config | {"rope_scaling": None}))
-    assert ("rotary scaling: 6 of 8 dimensions of queries and keys times 1.19" in got["note"][0]) is scaled
+    assert ("rotary scaling: 6 of 8 dimensions of queries and keys multiplied by 1.19" in got["note"][0]) is scaled
     assert bool(got["symmetry"][0] != plain["symmetry"][0]) is scaled
 
 
@@ -414,7 +414,11 @@ QK = {f"model.layers.0.self_attn.{name}_proj.weight": torch.randn(32, 32) for na
 
 @pytest.mark.parametrize(
     ("model_type", "fact"),
-    [("pixtral", "several axes"), ("hunyuan_v1_dense", "QK-norm follows"), ("kimi_linear", "order of its rotary")],
+    [
+        ("pixtral", "axes of an image"),
+        ("hunyuan_v1_dense", "QK-norm comes after"),
+        ("kimi_linear", "order of its rotary"),
+    ],
 )
 def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
     model_type: str, fact: str, tmp_path: Path, inside: Callable[..., Any]

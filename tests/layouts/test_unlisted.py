@@ -354,7 +354,7 @@ def test_the_gain_of_an_input_of_cross_attention_is_folded_if_asked(tmp_path: Pa
     ("tensor", "reason"),
     [
         ("k_conv1d.weight", "linear recurrence"),
-        ("k_sconv.weight", "pass a convolution"),
+        ("k_sconv.weight", "pass through a convolution"),
         ("compressor.wkv.weight", "compressed"),
     ],
 )

@@ -197,7 +197,7 @@ def test_pairs_that_stand_still_count_in_no_measure(tmp_path: Path) -> None:
     rope = {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7}
     folder = write_single(tmp_path, config=CONFIG | {"rope_parameters": rope})
     rows = attngeo.positions(folder, layers=[0])
-    assert rows["note"][0] == "rotary embeddings of 4 of 6 dimensions"
+    assert rows["note"][0] == "rotary embeddings in 4 of 6 dimensions"
     [(_, wq, wk)] = attngeo.attention_sites(folder, layers=[0], dtype=torch.float64)
     parts = [wq[:, :, [pair, 3 + pair]] @ wk[[0, 0, 1, 1]][:, :, [pair, 3 + pair]].mT for pair in (0, 1)]
     norms = torch.stack([part.norm(dim=(1, 2)) for part in parts], 1)
@@ -296,7 +296,7 @@ def test_alibi_is_read_by_its_slopes(name: str) -> None:
     assert rows["kernel_8"].tolist() == pytest.approx((8 * rows["kernel_1"]).tolist())
     assert rows["peak"].tolist() == [0] * len(rows)
     assert rows[["fast_share", "previous_token"]].isna().all(axis=None)
-    assert set(rows["note"].str.split(";").str[0]) == {"ALiBi: the kernel is −slope·Δ, as the model states it"}
+    assert set(rows["note"].str.split(";").str[0]) == {"ALiBi: the kernel is −slope·Δ, with fixed slopes"}
 
 
 @pytest.mark.parametrize("heads", [1, 4, 6, 71])
@@ -325,10 +325,10 @@ def test_alibi_that_sees_later_tokens_falls_both_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "stacks", "reason"),
     [
-        ("t5", ("encoder", "decoder"), "no known table of positions; relative position terms are not read"),
-        ("bart", ("cross",), "cross-attention: queries and keys are of different sequences"),
+        ("t5", ("encoder", "decoder"), "no known table of positions; relative-position terms are not read"),
+        ("bart", ("cross",), "cross-attention: queries and keys come from different sequences"),
         ("albert", ("encoder",), "is [40, 8], and queries read 32 inputs"),
-        ("siglip", ("vision_pooling",), "pooling: queries are no tokens of the sequence"),
+        ("siglip", ("vision_pooling",), "pooling: queries are not tokens of the sequence"),
         ("wav2vec2", ("encoder",), "no rotary embeddings, no ALiBi and no known table of positions"),
     ],
 )
