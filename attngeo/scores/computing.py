@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # One row of the table of scores: column → value.
 Row = dict[str, Any]
+# Types of models whose fused weight the code of the published tables cut rightly and did not transpose.
+UNTRANSPOSED = ("modernbert", "phi3")
 
 
 def score_sites(attention: Attention, options: ScoreOptions, making: Making) -> Iterator[list[Row]]:
@@ -98,6 +100,8 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
         notes: notes of the site.
         options: the scores.
     """
+    if options.convention == "published" and site.section.get("model_type") in UNTRANSPOSED:
+        return _score_untransposed(site, q, k, notes, options)
     key_head = key_heads_of(site, options.convention)
     if q.shape[-1] != k.shape[-1]:
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
@@ -105,6 +109,25 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
     form = Form(q, k, key_head)
     return _score_rows(_begin_rows(site, options), form, layer_form(form), notes, options)
+
+
+def _score_untransposed(
+    site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions
+) -> Iterator[Row]:
+    """What `score_site` gives for Wqᵀ·Wk of the layer, a matrix over outputs. Heads have no such matrix.
+
+    With grouped queries it is not square: the published tables have no such model.
+    """
+    beginnings = _begin_rows(site, options)
+    left, right = (weight.flatten(0, 1).mT[None] for weight in (q, k))
+    notes = [*notes, "a matrix over outputs: fused weights were not transposed"]
+    if left.shape[-1] != right.shape[-1]:
+        note = f"M is not square: queries have {left.shape[-1]} outputs, keys {right.shape[-1]}"
+        return iter([beginning | _empty([*notes, note]) for beginning in beginnings])
+    layer = Form(left, right, [0])
+    of_layer = islice(_score_rows(beginnings, layer, layer, notes, options), 1)
+    of_heads = (beginning | _empty([*notes, "published for whole layers only"]) for beginning in beginnings[1:])
+    return chain(of_layer, of_heads)
 
 
 def _score_output(forms: SiteForms, options: ScoreOptions) -> Iterator[Row]:

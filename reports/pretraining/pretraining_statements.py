@@ -30,3 +30,17 @@ def count_more_directional(table: pd.DataFrame) -> int:
     """In how many pairs the decoder is more directional than the encoder."""
     medians = table.groupby(["model", "data", "objective"])["directionality"].median().unstack("objective")
     return int((medians["mlm"] < medians["clm"]).sum())
+
+
+def settled_by_half(table: pd.DataFrame, objective: str) -> pd.DataFrame:
+    """The mean step at which a layer's symmetry settles, in the first half of the layers and in the later one."""
+    rows = table[table["objective"] == objective]
+    layers = rows.groupby(["model", "data"])["layer"].transform("size")
+    rows = rows.assign(half=(rows["layer"] >= layers / 2).map({False: "early", True: "late"}))
+    return rows.groupby(["model", "data", "half"])["symmetry_settled"].mean().unstack("half")
+
+
+def count_late_sooner(table: pd.DataFrame, objective: str) -> int:
+    """In how many models the later half of the layers settles before the first half."""
+    means = settled_by_half(table, objective)
+    return int((means["late"] < means["early"]).sum())

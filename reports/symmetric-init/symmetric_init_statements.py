@@ -153,3 +153,10 @@ def symmetric_layers(table: pd.DataFrame) -> list[float]:
     rows = _select(table, objective="mlm", init="symmetric")
     layers = rows.groupby("layer")["heads_symmetry_median"].mean()
     return [layers[0], layers.iloc[1:].min(), layers.iloc[1:].max()]
+
+
+def count_late_sooner(table: pd.DataFrame, column: str) -> int:
+    """In how many encoders from the default start the last two layers settle before the first two."""
+    rows = table[(table["objective"] == "mlm") & (table["init"] == "default")]
+    means = rows.groupby(["seed", rows["layer"] >= 2])[column].mean().unstack()
+    return int((means[True] < means[False]).sum())

@@ -13,6 +13,7 @@ import torch
 from support.checkpoints import weights, write_single
 from support.dense import dense_directionality, dense_symmetry, form
 from support.messages import assert_states, refuses
+from support.tiny_models import BERT, TINY_MODELS, TinyModel, build
 
 import attngeo
 from attngeo.errors import ModelNotFoundError, UsageError
@@ -55,6 +56,42 @@ def test_layers_and_heads_of_grouped_queries_against_formed_matrices(
             for axis, name in enumerate(("column_spread", "row_spread")):
                 norms = np.linalg.norm(m, axis=axis)
                 assert row[name] == pytest.approx(norms.var() / (norms**2).mean(), abs=1e-6)
+
+
+def save_fused(tiny: TinyModel, folder: Path) -> list[np.ndarray]:
+    """Save a model with random weights; its fused weights, [queries, keys and values, 32], layer by layer."""
+    model = build(tiny)
+    model.save_pretrained(folder)
+    names = ("Wqkv.weight", "qkv_proj.weight")
+    return [tensor.double().numpy() for name, tensor in model.state_dict().items() if name.endswith(names)]
+
+
+@pytest.mark.parametrize("tiny", [TINY_MODELS["modernbert"], TinyModel("phi3", "Phi3ForCausalLM", BERT)])
+def test_published_convention_leaves_fused_weights_untransposed_as_the_tables_did(
+    tiny: TinyModel, tmp_path: Path
+) -> None:
+    """As in the authors' code: rows 0 to d of the weight, times the transpose of rows d to 2d."""
+    fused = save_fused(tiny, tmp_path)
+    frame = attngeo.score(tmp_path, convention="published", per_head=True)
+    layers, heads = frame[frame["head"].isna()], frame[frame["head"].notna()]
+    assert len(fused) == len(layers) > 1
+    for weight, row in zip(fused, layers.to_dict("records"), strict=True):
+        m = weight[:32] @ weight[32:64].T
+        assert row["symmetry"] == pytest.approx((m * m.T).sum() / (m**2).sum(), abs=1e-5)
+        assert row["directionality"] == pytest.approx(dense_directionality(m, 2.0, "published"), abs=1e-5)
+        assert_states(row["note"], "matrix over outputs", "published convention")
+    assert heads["symmetry"].isna().all()
+    assert_states(heads["note"].iloc[0], "whole layers only")
+    corrected = attngeo.score(tmp_path)
+    for weight, value in zip(fused, corrected["symmetry"], strict=True):
+        assert value == pytest.approx(dense_symmetry(weight[:32].T @ weight[32:64]), abs=1e-5)
+
+
+def test_published_convention_has_no_square_matrix_of_fused_grouped_queries(tmp_path: Path) -> None:
+    save_fused(TINY_MODELS["phi3"], tmp_path)  # 4 query heads of 8 dimensions, 2 key heads
+    frame = attngeo.score(tmp_path, convention="published", per_head=True)
+    assert frame["symmetry"].isna().all()
+    assert_states(frame["note"].iloc[0], "not square", "queries have 32 outputs, keys 16")
 
 
 @pytest.mark.parametrize("precision", ["float64", "fast"])

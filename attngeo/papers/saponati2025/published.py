@@ -21,17 +21,20 @@ TRAINING_SOURCE = (
 def published_scores() -> pd.DataFrame:
     """The 223 published rows: median and quartiles over layers of both scores. Some models have two rows.
 
-    Columns: model, family, modality (language, vision, audio), role (encoder, decoder); stack, the stack of the model
-    that was scored, as `attngeo score` names it; parameters, layers; symmetry and directionality, each with _lower and
-    _upper; erratum, empty if no mistake is known, else one or two of these, joined by "; ":
+    Columns: model, family, modality (language, vision, audio; "" for a vision model in the table of language models),
+    role (encoder, decoder); stack, the stack of the model that was scored, as `attngeo score` names it; parameters,
+    layers; symmetry and directionality, each with _lower and _upper; erratum, empty if no mistake is known, else one or
+    two of these, joined by "; ":
 
     "query heads paired with key head h mod K"   several query heads share a key head, and its keys were repeated in the
                                                  wrong order; symmetry is then near 0.
     "fused projection cut in the wrong places"   queries and keys were read as two blocks, but they alternate head by
                                                  head.
+    "fused projection not transposed"            the matrix is Wqᵀ·Wk, over the outputs of the projections.
     "weights randomly initialised"               the scores are those of untrained weights.
     "weights of the chat model"                  the row has the name of the base model, and the symmetry of the other.
     "cross-attention instead of self-attention"  the row is about a decoder's attention to an encoder.
+    "vision model among the language models"     the row stands twice, once with the family BERT.
     "6 of 12 layers" and other numbers           the other layers were left out.
     "directionality outside [-1, 1]"             the sums were not normalised.
     "directionality unlike the other row of these weights"
@@ -39,7 +42,7 @@ def published_scores() -> pd.DataFrame:
                                                  is not; the formula is not known.
 
     Directionalities without an erratum follow the published convention, which sums the excess of norms over the
-    threshold. Source: see SOURCE.
+    threshold; it leaves the fused projections of ModernBERT and Phi-3 untransposed, too. Source: see SOURCE.
     """
     import pandas as pd
 

@@ -34,6 +34,24 @@ def test_the_223_published_rows_and_their_errata() -> None:
     assert known.all()
 
 
+def test_fused_projections_were_not_transposed_and_seven_rows_stand_twice() -> None:
+    frame = published_scores().set_index("model")
+    untransposed = frame.index[frame["erratum"].str.contains("not transposed")]
+    assert sorted(untransposed.str.partition("/").get_level_values(2)) == [
+        "ModernBERT-base", "ModernBERT-large", "Phi-3-mini-128k-instruct", "deberta-base", "deberta-large",
+        "pythia-1.4b", "pythia-14m", "pythia-160m", "pythia-1b", "pythia-410m", "pythia-70m",
+    ]  # fmt: skip
+    repeated = frame[frame["modality"] == ""]
+    assert set(repeated["erratum"]) == {"vision model among the language models"}
+    numbers = ["symmetry", "directionality", "parameters", "layers"]
+    other = frame[frame["modality"] == "vision"].loc[repeated.index]
+    assert len(repeated) == 7
+    assert repeated[numbers].equals(other[numbers])
+    found = published_of("microsoft/beit-base-patch16-224", "encoder")
+    assert found is not None
+    assert (found["modality"], found["erratum"]) == ("vision", "")
+
+
 def test_the_published_rows_are_the_models_own() -> None:
     """The full name before the bare one, what is right before what is known to be wrong, and nobody else's model."""
     own = published_of("EleutherAI/gpt-neo-2.7B@main", "decoder")
