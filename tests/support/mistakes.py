@@ -78,7 +78,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("analogy demo:encoder --case lowr", 2, ("--case", "did you mean lower?")),
     ("analogy demo:encoder --top-k=3", 2, ("--top-k", "it is called --n-answers now")),
     ("analogy demo:encoder --normalise", 2, ("--normalise", "it is called --normalize now")),
-    ("analogy demo:encoder --no-normalise", 2, ("--no-normalise", "it is called --no-normalize now")),
+    ("efa fit none.csv --no-standardise", 2, ("--no-standardise", "it is called --no-standardize now")),
     ("analogy demo:encoder king - man + woman", 2, ("attngeo nearest demo:encoder king - man + woman",)),
     ("analogy demo:encoder questions.txt", 2, ("attngeo analogy demo:encoder --questions questions.txt",)),
     ("nearest demo:encoder", 2, ("WORDS",)),
