@@ -48,8 +48,8 @@ class SourceOptions(Options):
     )
 
 
-class ReadingOptions(SourceOptions):
-    """Options of the attention weights and their forms. Raises UsageError for a value outside its limits."""
+class HeadOptions(SourceOptions):
+    """Options of the heads to read, and of their forms. Raises UsageError for a value outside its limits."""
 
     stack: str | None = option(
         None,
@@ -69,6 +69,22 @@ class ReadingOptions(SourceOptions):
     with_bias: bool = option(
         False, "Include the biases, as an extra input of value 1", panel=COMPUTATION, advanced=True
     )
+    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    memory: Converted[Memory | None, int | None] = option(
+        None,
+        "Memory limit for layer weights; at least one layer is held, even if larger",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="a quarter of free memory",
+        least=1,
+        parse=parse_bytes,
+        advanced=True,
+    )
+
+
+class ReadingOptions(HeadOptions):
+    """Options of the attention weights and their forms. Raises UsageError for a value outside its limits."""
+
     fold_norm: bool = option(
         False,
         "Include the gain of the normalisation before attention; in Wv·Wo, also of one after it",
@@ -90,16 +106,6 @@ class ReadingOptions(SourceOptions):
         advanced=True,
     )
     device: str = device_option()
-    memory: Converted[Memory | None, int | None] = option(
-        None,
-        "Memory limit for layer weights; at least one layer is held, even if larger",
-        panel=RUNNING,
-        metavar="SIZE",
-        shown_default="a quarter of free memory",
-        least=1,
-        parse=parse_bytes,
-        advanced=True,
-    )
 
     @classmethod
     def of(cls, options: Options, **others: object) -> Self:
