@@ -85,7 +85,7 @@ def projections(
         heads[letter] = _fold_head_norm(site, tensors, heads[letter], f"{letter}_gain")
     if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
         scale = softplus(tensors[site.tensors["q_scale"]])[None]
-        heads["q"] = heads["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
+        heads["q"] = heads["q"].change(lambda x: fold_head_norm(x, scale, centered=False))
     scaling_note = _scale_rotated(site, tensors, heads)
     notes += [_rotate(site, heads, options.rope_offset), scaling_note]
     q, q_bias, _ = heads["q"]
@@ -280,7 +280,7 @@ def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: s
     # A vector as wide as all heads together belongs to a normalisation of all heads together.
     stored = tensors.get(site.tensors.get(role, ""))
     across_heads = stored is not None and stored.ndim == 1 and len(gain) > 1
-    return heads.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
+    return heads.change(lambda x: fold_head_norm(x, gain, centered=norm.centered, across_heads=across_heads))
 
 
 def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
@@ -300,7 +300,7 @@ def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) 
     if shared is not None:
         factors = factors.flip(1)
     for letter in heads:
-        heads[letter] = heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False))
+        heads[letter] = heads[letter].change(lambda x: fold_head_norm(x, factors, centered=False))
     return f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys multiplied by {factor:.4g}"
 
 

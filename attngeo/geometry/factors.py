@@ -20,16 +20,16 @@ def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
 
 
-def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool = False) -> Tensor:
+def fold_head_norm(x: Tensor, gain: Tensor, *, centered: bool, across_heads: bool = False) -> Tensor:
     """Apply the linear part of a normalisation of queries or keys, over head_dim.
 
     Args:
         x: weights or biases, [heads, head_dim, ...].
         gain: [heads or 1, head_dim].
-        centred: subtract the mean over head_dim first, as LayerNorm does.
+        centered: subtract the mean over head_dim first, as LayerNorm does.
         across_heads: the mean is one over all heads.
     """
-    if centred:
+    if centered:
         x = x - x.mean(dim=(0, 1) if across_heads else 1, keepdim=True)
     return x * gain.reshape(*gain.shape, *[1] * (x.ndim - 2))
 

@@ -29,7 +29,7 @@ class Export(NamedTuple):
         module: end of the name of an attention module.
         query: query weight in that module.
         norm: normalisation before attention, in the enclosing layer; it distinguishes the program from others.
-        neighbours: model types whose rotary pairs are neighbours in its files.
+        neighbors: model types whose rotary pairs are neighbours in its files.
         halves: model types whose rotary pairs are the two halves of a head.
         source: URL of the code that shows this.
     """
@@ -38,7 +38,7 @@ class Export(NamedTuple):
     module: re.Pattern[str]
     query: str
     norm: str
-    neighbours: frozenset[str] = frozenset()
+    neighbors: frozenset[str] = frozenset()
     halves: frozenset[str] = frozenset()
     source: str = ""
 
@@ -53,7 +53,7 @@ EXPORTS = (
         re.compile(LAYER + r"attention$"),
         "wq.weight",
         "attention_norm.weight",
-        neighbours=LLAMAS | OF_MISTRAL | {"mllama_text_model"},
+        neighbors=LLAMAS | OF_MISTRAL | {"mllama_text_model"},
         source="https://github.com/meta-llama/llama/blob/main/llama/model.py",
     ),
     Export(
@@ -61,7 +61,7 @@ EXPORTS = (
         re.compile(LAYER + r"attention$"),
         "query_proj.weight",
         "attention_norm.weight",
-        neighbours=LLAMAS,
+        neighbors=LLAMAS,
         source="https://github.com/ml-explore/mlx-examples/blob/main/llms/llama/llama.py",
     ),
     Export(
@@ -69,7 +69,7 @@ EXPORTS = (
         re.compile(LAYER + r"attn$"),
         "q_proj.weight",
         "sa_norm.scale",
-        neighbours=LLAMAS | {"csm", "csm_depth_decoder_model", "gemma", "gemma2"},
+        neighbors=LLAMAS | {"csm", "csm_depth_decoder_model", "gemma", "gemma2"},
         halves=frozenset({"phi3", "qwen2", "qwen3"}),
         source="https://github.com/pytorch/torchtune/blob/main/torchtune/models/convert_weights.py",
     ),
@@ -78,7 +78,7 @@ EXPORTS = (
         re.compile(r"(?:^|\.)decoder\.layers\.\d+\.self_attn$"),
         "q_proj.weight",
         "self_attn_layer_norm.weight",
-        neighbours=LLAMAS,
+        neighbors=LLAMAS,
         source="https://github.com/facebookresearch/fairseq2/tree/main/src/fairseq2/models/llama",
     ),
     Export(
@@ -124,7 +124,7 @@ def _order_pairs(rotary: Rotary | None, model_type: str, export: Export) -> Rota
     """The rotary embeddings of a model type as a program stores them."""
     if rotary is None or rotary.other:
         return rotary
-    if model_type in export.neighbours:
+    if model_type in export.neighbors:
         return replace(rotary, interleaved=True)
     if model_type in export.halves:
         return replace(rotary, interleaved=False)

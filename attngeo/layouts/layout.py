@@ -165,13 +165,13 @@ class HeadNorm:
     Attributes:
         q: name of the module that normalises queries.
         k: name of the module that normalises keys.
-        centred: LayerNorm, which subtracts the mean, instead of RMSNorm.
+        centered: LayerNorm, which subtracts the mean, instead of RMSNorm.
         gain_offset: 1 if the gain g is stored as g − 1.
     """
 
     q: str = "q_norm"
     k: str = "k_norm"
-    centred: bool = False
+    centered: bool = False
     gain_offset: float = 0.0
 
 

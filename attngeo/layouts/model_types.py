@@ -127,7 +127,7 @@ TYPES: dict[str, Family] = {
         "t5gemma2_encoder t5gemma2_text",
         head_norm=OFFSET,
     ),
-    "esmc": _type(head_norm=HeadNorm(centred=True)),
+    "esmc": _type(head_norm=HeadNorm(centered=True)),
     # As published; transformers splits them into parts, and the census has these.
     **_types("qwen2_vl qwen2_5_vl", rotary=Rotary()),
     # Cross-attention normalises the input of queries and that of keys, under names of a QK-norm.

@@ -192,7 +192,7 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
             continue
         path = join(module.name, q)
         if f"{path}.weight" in names or f"{path}.norms.0.weight" in names:
-            norm = HeadNorm(q=q, k=k, centred=f"{path}.bias" in names)
+            norm = HeadNorm(q=q, k=k, centered=f"{path}.bias" in names)
             return replace(module, family=replace(module.family, head_norm=norm))
     return module
 

@@ -269,7 +269,7 @@ def _read_head_norm(site: AttentionSite, outputs: dict[Letter, Heads]) -> tuple[
     if key_gain is not None:
         gain = gain * key_gain.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
     norm = site.family.head_norm
-    if norm is not None and norm.centred and (query_gain is not None or key_gain is not None):
+    if norm is not None and norm.centered and (query_gain is not None or key_gain is not None):
         # An orthonormal basis that begins with the direction of the mean, without this direction.
         with_mean = torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1)
         basis = torch.linalg.qr(with_mean)[0][:, 1:]

@@ -15,7 +15,7 @@ import pandas as pd
 ERRORS = ("mse", "cross_entropy", "loss")
 DIRECTIONS = ("bi", "uni")
 RATINGS = (1, 2, 3)
-NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
+NEIGHBORS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 # Of table 3 of the paper.
 PRODUCTS = ("Asparagus", "Carrots", "Fresh Cauliflower", "Organic Avocado")
 ITEM_BASELINES = ("unigram", "unigram-without-repeats", "softmax-regression")
@@ -132,15 +132,15 @@ def temperature_errors(table: pd.DataFrame, model: str) -> pd.DataFrame:
     return table[is_error].set_index("setting")
 
 
-def best_neighbours(table: pd.DataFrame) -> list[float]:
+def best_neighbors(table: pd.DataFrame) -> list[float]:
     """Factor models with four and five neighbours: ours, then the paper's."""
     errors = temperature_errors(table, "fm").loc[["k=4", "k=5"]]
     return [*errors["value"], *errors["published"]]
 
 
-def errors_by_neighbours(table: pd.DataFrame) -> list[float]:
+def errors_by_neighbors(table: pd.DataFrame) -> list[float]:
     """Factor models with each number of neighbours: ours, then the paper's."""
-    errors = temperature_errors(table, "fm").loc[[f"k={count}" for count in NEIGHBOURS]]
+    errors = temperature_errors(table, "fm").loc[[f"k={count}" for count in NEIGHBORS]]
     return [*errors["value"], *errors["published"]]
 
 

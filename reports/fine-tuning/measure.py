@@ -84,7 +84,7 @@ def quantise(weight: Tensor, bits: int) -> Tensor:
     return rounded.reshape(weight.shape)
 
 
-def compare_quantised() -> pd.DataFrame:
+def compare_quantized() -> pd.DataFrame:
     """The change of each layer and head of SmolLM2, decoded from its file, by quantising queries and keys."""
     frames = []
     for bits in BITS:
@@ -104,7 +104,7 @@ def main() -> None:
     tabulate_curves().to_csv(HERE / "curves.csv", index=False, float_format="%.5g")
     compare_trained().to_csv(HERE / "trained.csv", index=False, float_format="%.5g")
     score_updates().to_csv(HERE / "updates.csv", index=False, float_format="%.5g")
-    compare_quantised().to_csv(HERE / "quantised.csv", index=False, float_format="%.5g")
+    compare_quantized().to_csv(HERE / "quantised.csv", index=False, float_format="%.5g")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def _with_interval(values: pd.Series[Any]) -> list[float]:
     return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
 
 
-def initialisations(table: pd.DataFrame) -> list[float]:
+def initializations(table: pd.DataFrame) -> list[float]:
     """The first table, row by row, without empty cells."""
     numbers = []
     for _, row in table.iterrows():

@@ -42,7 +42,7 @@ OTHER_MODELS = [
 ]
 
 
-def _summarise(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
+def _summarize(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
     """Accuracy and squared error of each group: mean, deviation and the paper's number of each."""
     return rows.groupby(by).agg(
         accuracy=("accuracy", "mean"),
@@ -56,7 +56,7 @@ def _summarise(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
 
 def simulated_scores(table: pd.DataFrame, method: str) -> pd.DataFrame:
     """A table of a method on simulated data: setting, ours and the paper's."""
-    return _summarise(table[table["method"] == method], SETTING).reset_index()
+    return _summarize(table[table["method"] == method], SETTING).reset_index()
 
 
 def _pivot_methods(table: pd.DataFrame, index: list[str], values: str) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def accuracy_gains(table: pd.DataFrame, method: str, other: str) -> pd.DataFrame
 
 def simulated_attention(table: pd.DataFrame) -> pd.DataFrame:
     """The table of attention on simulated data, which ends with what it gains over logistic regression."""
-    scores = _summarise(table[table["method"] == "atn"], SETTING)
+    scores = _summarize(table[table["method"] == "atn"], SETTING)
     return scores.join(accuracy_gains(table, "atn", "lr")).reset_index()
 
 
@@ -142,7 +142,7 @@ def boosting_gains(table: pd.DataFrame) -> list[float]:
 
 def auto_mpg_scores(table: pd.DataFrame) -> pd.DataFrame:
     """The table of all models on auto-mpg."""
-    return _summarise(table, "method").loc[OTHER_MODELS]
+    return _summarize(table, "method").loc[OTHER_MODELS]
 
 
 def auto_mpg_first_seed(table: pd.DataFrame) -> list[float]:

@@ -169,5 +169,5 @@ def test_a_model_is_itself_in_the_form_of_any_program(names: Names, tmp_path: Pa
 def test_every_export_has_a_source_and_its_own_types() -> None:
     for export in EXPORTS:
         assert export.source.startswith("https://")
-        assert export.neighbours or export.halves
-        assert not export.neighbours & export.halves
+        assert export.neighbors or export.halves
+        assert not export.neighbors & export.halves

@@ -245,7 +245,7 @@ def _caveats(family: Family) -> str:
     if family.rotary is not None:
         caveats.append(f"rotary, {'neighbouring' if family.rotary.interleaved else 'half-split'} pairs")
     if family.head_norm is not None:
-        caveats.append(f"QK-norm ({'LayerNorm' if family.head_norm.centred else 'RMSNorm'}) where present")
+        caveats.append(f"QK-norm ({'LayerNorm' if family.head_norm.centered else 'RMSNorm'}) where present")
     if family.shared is not None:
         caveats.append("shared layers, reported once")
     return "; ".join(caveats)

@@ -100,7 +100,7 @@ def _without_offset(family: Any) -> Any:
     ("name", "change"),
     [
         ("gemma3_text", _without_offset),
-        ("phi-qk-norm", lambda family: replace(family, head_norm=replace(family.head_norm, centred=False))),
+        ("phi-qk-norm", lambda family: replace(family, head_norm=replace(family.head_norm, centered=False))),
         ("qwen3", lambda family: replace(family, head_norm=None)),
         ("phi3", lambda family: replace(family, layouts=(make_fused("qkv_proj", "kqv"),))),
         ("gpt_neox", lambda family: replace(family, layouts=(make_fused("query_key_value"),))),
