@@ -47,14 +47,14 @@ MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGE
 
 
 class Covariate(Table):
-    """A column of covariates as a model knows it.
+    """A covariate column, as learned from the training rows.
 
     Attributes:
         kind: kind of its values.
         categories: categories in the order of their numbers, if the kind is category or categories.
         scale: mean and standard deviation of its numbers; for times, in days since 1970.
         zone: zone of its times, such as Europe/Berlin; "" if the training column has none; None for seconds since 1970,
-            and in a model of an older version.
+            and in a model saved by an older version.
     """
 
     kind: Kind
@@ -195,7 +195,7 @@ def _find_zone(column: pd.Series[Any], source: str) -> str | None:
 
 
 def describe_times(frame: pd.DataFrame, covariates: Mapping[str, Covariate], source: str) -> Iterator[str]:
-    """Notes of times whose zones are unlike those of the training columns. covariates: by column."""
+    """Notes about times whose zones differ from the training columns. covariates: by column."""
     for name, covariate in covariates.items():
         if covariate.kind != "time" or covariate.zone == "" or name not in frame:
             continue

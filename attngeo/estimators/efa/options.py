@@ -77,7 +77,7 @@ def _parse_pairs(columns: Any) -> Any:
 
 
 class Architecture(Options):
-    """The architecture of a model, beyond its sizes. Commands use the default, experiments those of the paper.
+    """The architecture of a model, beyond its sizes. Commands use the defaults, experiments the paper's choices.
 
     Raises UsageError for a value outside its limits.
     """
@@ -136,7 +136,7 @@ class Architecture(Options):
 
 
 class EfaOptions(EstimatorOptions):
-    """Options of the columns of a table, of the model and of its training. Raises UsageError."""
+    """Options for the columns of a table, the model and its training. Raises UsageError."""
 
     sequence: str = option(
         "sequence", "Column with the sequence, such as a basket, a user or a day", panel=INPUT, metavar="COLUMN"
@@ -385,7 +385,7 @@ def _split(pattern: re.Pattern[str], texts: Sequence[str]) -> dict[str, str | No
 
 
 class EfaFitOptions(FormOptions, EfaOptions):
-    """Options of fitting a model to a file, and of measuring and keeping it. Raises UsageError."""
+    """Options for fitting a model to a file, measuring it and saving it. Raises UsageError."""
 
     validation: str | None = option(
         None, "File with the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
@@ -411,7 +411,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
 
 
 class EfaPredictOptions(FormOptions):
-    """Options of predictions of a file: its form, and the device. Raises UsageError."""
+    """Options for predicting the rows of a file: its form, and the device. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     short: Short | None = option(None, SHORT, panel=INPUT, shown_default="as in fit")
@@ -419,7 +419,7 @@ class EfaPredictOptions(FormOptions):
 
 
 class EfaSampleOptions(Options):
-    """Options of drawing from a fitted model. Raises UsageError."""
+    """Options for drawing from a fitted model. Raises UsageError."""
 
     sequences: int | None = option(None, "Number of sequences to draw", panel=COMPUTATION, least=1, shown_default="1")
     length: int | None = option(
@@ -430,7 +430,7 @@ class EfaSampleOptions(Options):
 
 
 class EfaDrawOptions(FormOptions, EfaSampleOptions):
-    """Options of drawing from a saved model. Raises UsageError."""
+    """Options for drawing from a saved model. Raises UsageError."""
 
     data: str | None = option(
         None,
@@ -441,7 +441,7 @@ class EfaDrawOptions(FormOptions, EfaSampleOptions):
 
 
 class EfaSimilarOptions(Options):
-    """Options of the ranking of items that go with another one. Raises UsageError."""
+    """Options for ranking the items that go with another item. Raises UsageError."""
 
     by: SimilarBy | None = option(
         None,
