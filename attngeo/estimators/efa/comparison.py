@@ -33,9 +33,10 @@ def compare_fits(
 
     Returns:
         One row for the contexts of each part, and one for the centers of the items. Columns: part; vectors; map
-        (linear, or affine for centers); rows (number of table rows, or of items); size and other_size (K of each model); items
-        (D); applies (whether K ≤ D − 1, else embeddings of the same distribution may differ by more than a linear map;
-        missing for values); the fields of `Relation`; and log_prob_difference, the mean |log p − log p'| per row.
+        (linear, or affine for centers); rows (number of table rows, or of items); size and other_size (K of each
+        model); items (D); applies (whether K ≤ D − 1, else embeddings of the same distribution may differ by more than
+        a linear map; missing for values); the fields of `Relation`; and log_prob_difference, the mean |log p − log p'|
+        per row.
 
     Raises:
         UsageError: the models differ in parts, directions, families or items, or have no such vectors.

@@ -84,31 +84,30 @@ def read_own_table(
     progress: ProgressCallback = ignore_progress,
     missing_in: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
+    """Read the rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    A text file has the form that the options say, and otherwise the one that it shows: see `find_form`. So have the
-    numbers of a column, if all its cells have one form, or if another column or the separator tells the decimal mark.
-    A column of a text file is of texts if a whole number in it begins with 0, or if its booleans are not written as
-    Python writes them. A column of a Parquet file that holds lists, records or maps is left out, with a warning in the
-    log.
+    The options say how a text file is written; the file itself shows the rest: see `find_form`. The form of the numbers
+    in a column is found if all its cells have the same form, or if another column or the separator decides the decimal
+    mark. A column of a text file holds texts if a whole number in it begins with 0, or if its booleans are not written
+    as in Python. A Parquet column with lists, records or maps is left out, with a warning in the log.
 
     Args:
         path: the file.
-        missing: texts that are missing cells, as `list_missing` reads them. Those of MISSING_TEXTS are texts in a
-            Parquet file, which has missing cells of its own.
-        texts: columns of a text file that are texts, even if all look like numbers.
-        codes: columns of a text file that are texts if they look like booleans.
-        named: further columns that are needed, which are no lists.
+        missing: texts that mark missing cells, as `list_missing` reads them. In a Parquet file, which marks missing
+            cells itself, the texts of MISSING_TEXTS are texts.
+        texts: columns of a text file to read as texts, even if all cells look like numbers.
+        codes: columns of a text file to read as texts if they look like booleans.
+        named: further required columns, which must not hold lists.
         options: how text files are written.
-        progress: gets notes of what is found and of what may be read otherwise than the user expects.
-        missing_in: further texts that are missing cells, by the column in which they are.
+        progress: gets notes about what was found, and about cells that may be read in an unexpected way.
+        missing_in: column → further texts that mark missing cells in it.
 
     Raises:
-        DataUnavailableError: there is no such file.
-        UsageError: it has another format.
-        TableError: it cannot be read, has no rows, names a column twice, or holds lists in a column that is needed, or
-            dates that no calendar has.
-        NotEnoughMemoryError: it does not fit.
+        DataUnavailableError: the file does not exist.
+        UsageError: the file has another format.
+        TableError: the file cannot be read, has no rows, names a column twice, or has lists in a required column, or
+            dates outside the calendar.
+        NotEnoughMemoryError: the table does not fit in memory.
     """
     path = require_table(path)
     start = time.monotonic()
@@ -170,9 +169,9 @@ def _name_encoding(path: Path, form: FileForm) -> str:
 
 
 def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: ProgressCallback) -> pd.DataFrame:
-    """The rows themselves, of which a .csv file is written in the form of the file that gave the frame.
+    """The rows, marked so that a .csv file is written in the form of the file that the frame came from.
 
-    If its encoding lacks a character of theirs, they are written as UTF-8, with a note.
+    If the encoding of that file lacks a character, they are written as UTF-8, with a note.
     """
     form = dict(frame.attrs.get(FORM, {}))
     encoding = form.get("encoding", UTF8)
