@@ -315,7 +315,7 @@ STATEMENTS = {
 
 
 def select_statements(names: Sequence[str]) -> list[str]:
-    """The names of statements that these select, in the table's order; all if there is none.
+    """The statements that these names select, in the table's order; without names, all.
 
     A name also selects those that it begins: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
     Raises UsageError for an unknown name.
@@ -333,7 +333,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
 
 
 class TheoryOptions(Options):
-    """Options of the evaluation of statements. Raises UsageError for a value outside its limits."""
+    """Options for checking statements. Raises UsageError for a value outside its limits."""
 
     seed: int = option(
         0, "Seed of the random weights, corpora and matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED
@@ -351,18 +351,18 @@ class TheoryKeywords(TheoryOptions):
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, session: Session
 ) -> pd.DataFrame:
-    """Evaluate the statements of these names, or all: a row for each, with the columns STATEMENT_COLUMNS.
+    """Check the statements with these names, or all: one row per statement, with the columns STATEMENT_COLUMNS.
 
-    names: statements, or beginnings of their names; all if there is none.
+    names: names of statements, or their beginnings; without names, all statements.
     {options}
     progress: called before each statement.
 
     Returns:
-        `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
-        False if that is true of a corrected form only, which is then what `residual` is about.
+        `residual` is the largest error, and `holds` whether it is at most `tolerance`; a NaN does not hold.
+        `as_printed` is False if only a corrected form holds; then `residual` is about the corrected form.
 
     Raises:
-        UsageError: for an unknown name or a seed out of range.
+        UsageError: a name is unknown, or the seed is out of range.
 
     >>> row = check_statements(["lemma-1"]).iloc[0]
     >>> bool(row.holds and row.as_printed and row.residual < 1e-10)

@@ -73,20 +73,19 @@ def simulate(
     classes: int = 10,
     rows: int = 2000,
 ) -> ShiftedTable:
-    """One data set of a setting. Equal seeds give the same underlying numbers with both settings.
+    """Draw one data set of a setting. The same seed gives the same underlying numbers with `text` and `code`.
 
-    The generator is NumPy's RandomState, whose numbers do not change between versions. The order of draws is that of
-    the published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that
-    are rotated.
+    The generator is NumPy's RandomState, whose numbers do not change between versions. Draws follow the order of the
+    published runs: a seed of Table 1 gives the coefficients and the noise of its data set, but rotated features.
 
     Args:
         setting: a row of Table 1.
         seed: from 0 to 2³² − 1.
         settings: `text` follows appendix D; `code` follows the code that made Table 1, which multiplies the
             first features by −1 in test rows, too, and bins training and test rows together.
-        features: K.
-        classes: C, of features and of the response.
-        rows: of each part.
+        features: number of features, K.
+        classes: number of classes of each feature and of the response, C.
+        rows: number of training rows, and of test rows.
     """
     draw = np.random.RandomState(seed)
     numbers = np.arange(features)
@@ -157,16 +156,16 @@ class AutoMpg(NamedTuple):
 
 
 def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = ignore_progress) -> AutoMpg:
-    """The data set: 245 American cars to train, 140 others to test, six features of three categories.
+    """Load the data set: 245 American cars to train, 140 others to test, six features with three categories each.
 
     Args:
-        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps
+        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads UCI's file from `ADDRESS` once, and keeps
             it in the cache folder.
-        progress: called while it is downloaded.
+        progress: called during the download.
 
     Raises:
-        DataUnavailableError: if it cannot be read or reached.
-        DataError: if it is another table.
+        DataUnavailableError: the file cannot be read or reached.
+        DataError: the file is another table.
     """
     if path is not None:
         cars = read_cars(Path(path).expanduser())
@@ -244,7 +243,7 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
     if not 0 < is_american.sum() < len(rows):
         raise DataError(
             f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
-            "some that have it and some that do not"
+            "at least one with it to train, and one without it to test"
         )
     codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBER_FEATURES}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])
