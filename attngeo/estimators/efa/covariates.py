@@ -76,15 +76,15 @@ class Covariate(Table):
 
     @property
     def codes(self) -> int:
-        """How many codes it has, one of which a row has."""
+        """The number of codes that a cell may have."""
         return len(self.categories) if self.kind == "category" else 0
 
 
 def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kind | None]) -> tuple[Covariate, ...]:
-    """The covariates of tables: categories of all of them, the scales of the training table. Raises TableError.
+    """Learn the covariates: categories from all tables, scales from the training table. Raises TableError.
 
-    tables: by their names in messages. kinds: of the columns; None for number, time or category as the column has
-    numbers, dates or others.
+    tables: name in messages → table. kinds: column → kind; None for number, time or category, depending on whether the
+    column has numbers, dates or other cells.
     """
     for source, table in tables.items():
         check_columns(table, kinds, source)
@@ -111,8 +111,8 @@ def read_covariates(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The categories of rows, [rows, columns of categories], and their numbers, [rows, numbers].
 
-    Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for a cell that
-    is empty, a category that no training row has, and what is no number or time.
+    Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for an empty
+    cell, a category in no training row, and a cell that is not a number or time.
     """
     categories = [np.zeros((len(frame), 0), np.int64)]
     numbers = [np.zeros((len(frame), 0))]

@@ -132,7 +132,7 @@ class Architecture(Options):
         panel=MODEL,
     )
     start: bool = option(False, "Add a learned vector to the sums of the factor model of items", panel=MODEL)
-    init: Init = option("torch", "Initial parameters: those of torch's modules, or those of Keras", panel=MODEL)
+    init: Init = option("torch", "Initial parameters: as in torch's modules, or as in Keras", panel=MODEL)
 
 
 class EfaOptions(EstimatorOptions):
@@ -316,7 +316,7 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def families(self) -> dict[str, str]:
-        """The text of the family of each column of values. Raises UsageError if one has none."""
+        """Value column → text of its family. Raises UsageError if a column has none."""
         stated = _split(VALUE, self.value)
         without = [column for column, family in stated.items() if family is None]
         if without and self.family is None and len(stated) > 1:
@@ -330,7 +330,7 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def kinds(self) -> dict[str, Kind | None]:
-        """The kind of each column of covariates, or None if it follows from the column. Raises UsageError."""
+        """Covariate column → its kind, or None if the cells decide. Raises UsageError."""
         kinds: dict[str, Any] = _split(COVARIATE, self.covariates)
         for column, kind in kinds.items():
             if kind not in (None, *get_args(Kind)):
@@ -345,17 +345,17 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def may_be_alone(self) -> bool:
-        """Whether a sequence of one row is read."""
+        """Whether sequences of one row are allowed."""
         return self.short == "keep" or self.causal
 
     def has_order(self, position: str | None) -> bool:
-        """Whether the order of rows has an effect. position: as that of `gives_vectors`."""
+        """Whether the order of rows has an effect. position: as for `gives_vectors`."""
         return self.gives_vectors(position) or self.causal or self.window is not None
 
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.
 
-        Rows that are asked for in one direction are in an order, too.
+        In one direction, rows are always in order.
         """
         if self.model != "efa":
             return False
@@ -446,7 +446,7 @@ class EfaSimilarOptions(Options):
     by: SimilarBy | None = option(
         None,
         "Rank by p(item | ITEM) / p(item): items that occur together (probability); or by products δ·β: items that "
-        "are alike to the model, even if they never occur together (vectors)",
+        "the model treats alike, even if they never occur together (vectors)",
         panel=COMPUTATION,
         shown_default="probability, for a model of items without covariates",
     )

@@ -156,10 +156,10 @@ def split_movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: 
 
 
 def split_movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """The same for `movielens_ratings`. As the authors ran it, 631 of 893 users train or validate, 211 test, 51 none.
+    """The same for `movielens_ratings`.
 
-    published: divides the 631 users as `split_movielens_sequences` does. The authors divided masked copies of their
-    ratings, not users.
+    published: as the authors ran it: of 893 users, 631 train or validate, 211 test, and 51 are in no part. Here, the
+    631 users are divided as in `split_movielens_sequences`; the authors divided masked copies of their ratings.
     """
     return _split_users(movielens_ratings(frame, seed, published=published), seed, published=published)
 
