@@ -355,7 +355,7 @@ class EfaOptions(EstimatorOptions):
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.
 
-        In one direction, rows are always in order.
+        Unless `order` is set, they have vectors if a column orders the rows, and in one direction.
         """
         if self.model != "efa":
             return False

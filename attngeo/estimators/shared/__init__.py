@@ -23,7 +23,7 @@ class EstimatorOptions(Options):
     device: str = device_option()
 
     def training(self, **more: Any) -> TrainingOptions:
-        """The options of the loop. more: those that have another name or default there, and further ones."""
+        """The options of the training loop. more: options with another name or default there, and further options."""
         shared: dict[str, Any] = {"epochs": self.max_epochs, "learning_rate": self.learning_rate, "device": self.device}
         return TrainingOptions(**shared | more)
 

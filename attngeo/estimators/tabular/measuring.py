@@ -47,7 +47,7 @@ class SplitTable(NamedTuple):
         test_x: features of the test rows.
         test_y: responses of the test rows; None without a target.
         dates: columns of the file whose parts are features.
-        missing_in: column → texts that are missing cells in it.
+        missing_in: column → texts that mark missing cells in it.
     """
 
     train_x: pd.DataFrame
@@ -299,7 +299,7 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
 
 
 def report_cells(model: TableModel, rows: pd.DataFrame, path: str, progress: ProgressCallback) -> None:
-    """Note which cells of a file are read otherwise than those of the training rows. rows: with the model's columns."""
+    """Note which cells of a file are read in another way than in training. rows: rows with the model's columns."""
     columns = rows.drop(columns=list_parts(model.dates), errors="ignore")  # a part may be rare in training, such as May
     with naming({"": path}):
         for note in model.coding_.describe_cells(columns, model.unseen):
