@@ -24,8 +24,8 @@ class Residuals:
 
     Attributes:
         computed: the numbers behind the residuals, in words.
-        errors: one for each case, at least 0.
-        printed: the same for the statement as the paper prints it; empty if that is what was computed.
+        errors: one error per case, at least 0.
+        printed: the same for the statement as printed in the paper; empty if that form was computed.
     """
 
     computed: str

@@ -51,9 +51,9 @@ class Statement:
         name: name on the command line.
         paper: a key of PAPERS.
         place: place in the paper.
-        claim: what is computed and compared, in a phrase.
-        function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
-        tolerance: the largest error with which it holds.
+        claim: the two sides of the comparison, in a phrase.
+        function: returns the residuals for a seed; "module:name" is imported from this package on demand.
+        tolerance: the largest error at which the statement counts as true.
         arguments: further arguments of the function.
     """
 
@@ -73,7 +73,7 @@ class Statement:
         return function
 
     def compute(self, seed: int) -> Residuals:
-        """The residuals with what this seed draws."""
+        """The residuals for the random draws of this seed."""
         return self.find_function()(seed, **self.arguments)
 
 
@@ -317,7 +317,7 @@ STATEMENTS = {
 def select_statements(names: Sequence[str]) -> list[str]:
     """The statements that these names select, in the table's order; without names, all.
 
-    A name also selects those that it begins: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
+    A name also selects longer names: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
     Raises UsageError for an unknown name.
     """
     if not names:

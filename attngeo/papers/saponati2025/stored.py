@@ -165,8 +165,8 @@ def load_checkpoints(path: str | Path) -> Iterator[Checkpoint]:
     both scores of each whole layer.
 
     Raises:
-        DataUnavailableError: if there is no such file.
-        DataError: if it is no file of that kind.
+        DataUnavailableError: the file does not exist.
+        DataError: the file is not of that kind.
 
     Source: https://github.com/matteosaponati/attention-geometry, `get_scores` in utils/scores.py.
     """

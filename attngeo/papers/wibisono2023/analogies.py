@@ -247,8 +247,8 @@ class TrainedModel(NamedTuple):
     Attributes:
         name: "cbow" or "attention".
         centre_embeddings: w, [|V|, p].
-        context_embeddings: c, [|V|, p], without that of the mask.
-        tau: τ, [|V| + 1], the mask last. Of CBOW: 1 for words, and 0 for the mask, which it lacks.
+        context_embeddings: c, [|V|, p], without the mask.
+        tau: τ, [|V| + 1], the mask last. For CBOW, 1 for words, and 0 for the mask, which it lacks.
     """
 
     name: str
@@ -264,7 +264,7 @@ def train_model(
 
     Args:
         name: "cbow" or "attention".
-        corpus: the corpus, of which the size of the vocabulary is used.
+        corpus: the corpus; only the size of its vocabulary is used.
         examples: the prediction tasks of the corpus.
         options: dimensions and seed.
         progress: called after each epoch.

@@ -109,7 +109,7 @@ def simulate(
 
 
 def seeds_of_data_sets(count: int) -> list[int]:
-    """The seeds of the first data sets of every setting; the first 20 are those of Table 1. All are different."""
+    """The seeds of the first data sets of every setting, all different; the first 20 are the seeds of Table 1."""
     draw = np.random.RandomState(SEED_OF_SEEDS)
     seeds: dict[int, None] = {}
     while len(seeds) < count:
@@ -120,8 +120,8 @@ def seeds_of_data_sets(count: int) -> list[int]:
 def quantile_codes(values: np.ndarray, n_classes: int) -> np.ndarray:
     """The number of the quantile bin of each value, from 0: [rows].
 
-    Quantiles are interpolated and bins are closed on the right, as those of `pandas.qcut`, but a quantile that is one
-    of the values is exactly that.
+    Quantiles are interpolated and bins are closed on the right, as in `pandas.qcut`, but a quantile that equals a value
+    is exact.
     """
     ordered = np.sort(values)
     last = len(values) - 1
@@ -149,7 +149,7 @@ def _bin(table: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 class AutoMpg(NamedTuple):
-    """The table, and whether it is that of the paper."""
+    """The table, and whether it is the paper's."""
 
     table: ShiftedTable
     is_of_paper: bool
@@ -194,9 +194,9 @@ def _read_cars_of_paper(path: Path) -> pd.DataFrame:
 
 
 def read_cars(path: Path, source: str = "") -> pd.DataFrame:
-    """The cars of a file in either format: a row for each, with the columns NUMBER_FEATURES; an unknown number is NaN.
+    """The cars of a file in either format: one row per car, with the columns NUMBER_FEATURES; unknown numbers are NaN.
 
-    source: what messages name instead of the file. Raises DataUnavailableError or DataError.
+    source: name in messages instead of the file's. Raises DataUnavailableError or DataError.
     """
     require_cars(path)
     try:
@@ -233,9 +233,9 @@ def digest_cars(cars: pd.DataFrame) -> str:
 
 
 def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
-    """Training and test rows: cars of 4, 6 or 8 cylinders without unknown numbers, by their origin.
+    """Training and test rows: cars with 4, 6 or 8 cylinders and without unknown numbers, divided by origin.
 
-    Each column but the cylinders is cut at its terciles over all these cars. Raises DataError if a part is empty.
+    Each column except the cylinders is cut at its terciles over all these cars. Raises DataError if a part is empty.
     """
     rows = cars.dropna()
     rows = rows[rows[CYLINDERS].isin(KEPT_CYLINDERS)]

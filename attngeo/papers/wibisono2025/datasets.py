@@ -53,14 +53,14 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is downloaded.
+    """A file to download.
 
     Attributes:
         name: name of the file.
         folder: address of its folder.
-        sha256: SHA-256 of its content; of `member`, if there is one.
-        member: if the file is a zip archive, the file in it that is read.
-        replaced_by: file of the user that is read in its place.
+        sha256: SHA-256 of its content, or of `member`.
+        member: the file to read from a zip archive.
+        replaced_by: the user's file to read instead.
     """
 
     name: str
@@ -85,7 +85,7 @@ class DataSet:
         citation: what to cite.
         read: function that reads a folder of its files.
         files: its files.
-        name_items: function that reads the names of its items from such a folder; empty if they have none there.
+        name_items: function that reads item names from such a folder; empty if there are none.
     """
 
     name: str
@@ -100,7 +100,7 @@ class DataSet:
 class Experiment:
     """An experiment: the name of its data set, and how its rows are divided.
 
-    split: called with the rows, a seed and the keyword `published`: as it was run, not as the text says.
+    split: called with the rows, a seed and the keyword `published`: as the authors ran it, not as the text says.
     """
 
     dataset: str
