@@ -366,8 +366,8 @@ def _add_positions(position: nn.Embedding | None, tokens: Tensor) -> Tensor:
 def start_like_keras(network: nn.Module) -> None:
     """Draw all parameters as Keras' modules of the published code do.
 
-    Embeddings are uniform, ±0.05; positions and matrices by Glorot and Bengio 2010, of which those of attention have
-    three dimensions there; biases are 0.
+    Embeddings are uniform, ±0.05; positions and matrices follow Glorot and Bengio 2010, with three-dimensional matrices
+    for attention; biases are 0.
     """
     for module in network.modules():
         if isinstance(module, nn.Embedding):

@@ -1,4 +1,4 @@
-"""Tables in files of a user, read so that the values of each column stay numbers, booleans or texts as they are."""
+"""Tables in a user's files, read so that the values of each column stay numbers, booleans or texts."""
 
 from __future__ import annotations
 

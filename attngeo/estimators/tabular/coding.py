@@ -382,8 +382,8 @@ class TableCoding:
             if uncertain:
                 yield (
                     f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision, and "
-                    "too close to the edge of a bin to know their side; they are used as they are; write the column "
-                    "in double precision"
+                    "too close to the edge of a bin to know their side; they are used unchanged; write the column in "
+                    "double precision"
                 )
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:

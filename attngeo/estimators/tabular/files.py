@@ -156,7 +156,7 @@ def impute_own_table(
         filled = keep_form(filled, frame, path, progress)
     left = [f"{name} {count:,}" for name, count in frame.isna().sum().items() if count and name not in names]
     if left:
-        note = f"cells left empty, in columns of dates and in columns that fit did not have: {list_names(left)}"
+        note = f"cells left empty, because they are in date columns or in columns new to the model: {list_names(left)}"
         _report(path, progress, note)
     return filled
 

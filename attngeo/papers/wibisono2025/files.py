@@ -24,7 +24,7 @@ PACKED = ".gz"
 
 
 def look_for(folder: Path, *names: str) -> Path | None:
-    """The first of these files, also packed by gzip, in a folder; None if it has none of them."""
+    """The first of these files in a folder, also compressed with gzip; None if there is none."""
     for name in names:
         for path in (folder / name, folder / (name + PACKED)):
             if path.exists():
