@@ -20,12 +20,12 @@ STRICT = 4.0
 
 @dataclass(frozen=True)
 class Residuals:
-    """The distance between both sides of a statement, in each case that was computed.
+    """The distance between both sides of a statement, for each computed case.
 
     Attributes:
         computed: the numbers behind the residuals, in words.
-        errors: one for each case, at least 0.
-        printed: the same for the statement as the paper prints it; empty if that is what was computed.
+        errors: one error per case, at least 0.
+        printed: the same for the statement as printed in the paper; empty if that form was computed.
     """
 
     computed: str
@@ -63,7 +63,7 @@ def difference(left: Any, right: Any) -> float:
 
 
 def shortfall(values: Iterable[float], least: float = 0.0) -> float:
-    """How far the smallest value is below `least`; 0 if it is not. NaN if a value is NaN."""
+    """How far the smallest value is below `least`; 0 if it is not below, NaN if a value is NaN."""
     numbers = [float(value) for value in values]
     if any(map(math.isnan, numbers)):
         return math.nan

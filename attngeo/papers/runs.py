@@ -61,14 +61,14 @@ def answer_cases(
     *,
     fresh: bool = False,
 ) -> list[Rows]:
-    """The rows of each case of a run, kept from before or else computed, and then kept.
+    """The rows of each case of a run: kept rows, or else computed rows, which are then kept.
 
     Args:
-        name: of the run.
-        records: the kept result of each case; None where nothing is to be kept.
-        compute: called once with the numbers of the cases that are missing.
-        session: says whether kept ones are used; its progress is told how many are kept.
-        fresh: compute all of them again, whatever the session says.
+        name: name of the run.
+        records: the kept result of each case; None for a case that is not kept.
+        compute: called once with the numbers of the missing cases.
+        session: decides whether to use kept results; its progress gets their number.
+        fresh: compute all cases again, whatever the session says.
     """
     is_fresh = fresh or session.results.fresh
     rows: dict[int, Rows] = {}
@@ -98,7 +98,7 @@ def answer_cases(
 def build_frame(outcomes: Sequence[Outcome], columns: Sequence[str], published: pd.DataFrame) -> pd.DataFrame:
     """The rows of all runs in the order of their plan, with the paper's numbers beside them.
 
-    published: the paper's numbers, and the columns that name what they are of, which the rows have as well.
+    published: the paper's numbers, with columns that the rows share, to match them.
     """
     import pandas as pd
 

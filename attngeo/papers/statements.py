@@ -51,9 +51,9 @@ class Statement:
         name: name on the command line.
         paper: a key of PAPERS.
         place: place in the paper.
-        claim: what is computed and compared, in a phrase.
-        function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
-        tolerance: the largest error with which it holds.
+        claim: the two sides of the comparison, in a phrase.
+        function: returns the residuals for a seed; "module:name" is imported from this package on demand.
+        tolerance: the largest error at which the statement counts as true.
         arguments: further arguments of the function.
     """
 
@@ -73,7 +73,7 @@ class Statement:
         return function
 
     def compute(self, seed: int) -> Residuals:
-        """The residuals with what this seed draws."""
+        """The residuals for the random draws of this seed."""
         return self.find_function()(seed, **self.arguments)
 
 
@@ -315,9 +315,9 @@ STATEMENTS = {
 
 
 def select_statements(names: Sequence[str]) -> list[str]:
-    """The names of statements that these select, in the table's order; all if there is none.
+    """The statements that these names select, in the table's order; without names, all.
 
-    A name also selects those that it begins: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
+    A name also selects longer names: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
     Raises UsageError for an unknown name.
     """
     if not names:
@@ -333,7 +333,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
 
 
 class TheoryOptions(Options):
-    """Options of the evaluation of statements. Raises UsageError for a value outside its limits."""
+    """Options for checking statements. Raises UsageError for a value outside its limits."""
 
     seed: int = option(
         0, "Seed of the random weights, corpora and matrices", panel=COMPUTATION, least=0, most=LARGEST_SEED
@@ -351,18 +351,18 @@ class TheoryKeywords(TheoryOptions):
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, session: Session
 ) -> pd.DataFrame:
-    """Evaluate the statements of these names, or all: a row for each, with the columns STATEMENT_COLUMNS.
+    """Check the statements with these names, or all: one row per statement, with the columns STATEMENT_COLUMNS.
 
-    names: statements, or beginnings of their names; all if there is none.
+    names: names of statements, or their beginnings; without names, all statements.
     {options}
     progress: called before each statement.
 
     Returns:
-        `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
-        False if that is true of a corrected form only, which is then what `residual` is about.
+        `residual` is the largest error, and `holds` whether it is at most `tolerance`; a NaN does not hold.
+        `as_printed` is False if only a corrected form holds; then `residual` is about the corrected form.
 
     Raises:
-        UsageError: for an unknown name or a seed out of range.
+        UsageError: a name is unknown, or the seed is out of range.
 
     >>> row = check_statements(["lemma-1"]).iloc[0]
     >>> bool(row.holds and row.as_printed and row.residual < 1e-10)

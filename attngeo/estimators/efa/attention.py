@@ -142,7 +142,7 @@ class MaskedLayer(nn.Module):
         return Keys(self._split(self.key(x)), self._split(self.value(x)))
 
     def weigh(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """The weights of tokens, over the last dimension; 0 for those that are not seen, if one is."""
+        """The weights of tokens, over the last dimension; 0 for unseen tokens, if at least one is seen."""
         if self.shape.kind == "linear":
             return logits.masked_fill(~seen, 0)
         if self.shape.kind == "relu":
@@ -155,7 +155,7 @@ class MaskedLayer(nn.Module):
         return joined if self.output is None else self.output(joined)
 
     def join(self, x: Tensor, added: Tensor) -> Tensor:
-        """The tokens after the layer, [..., N, d], from those before and what the attention adds to them."""
+        """The tokens after the layer, [..., N, d], from the tokens before it and the output of the attention."""
         return self.finish(x + added if self.shape.residual else added)
 
     def finish(self, x: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def _group_by_length(known: Tensor, width: int) -> Iterator[tuple[Tensor, int]]:
 
 
 def measure_lengths(known: Tensor) -> Tensor:
-    """The positions of each sequence up to the last known one, at least 1: [B]. known: [B, J]."""
+    """The length of each sequence up to its last known position, at least 1: [B]. known: [B, J]."""
     return torch.where(known, torch.arange(1, known.shape[1] + 1, device=known.device), 1).amax(1)
 
 
@@ -427,10 +427,10 @@ class MixedCopies:
 
 
 def mark_masked(masked: Tensor, total: int) -> Tensor:
-    """Which of all tokens is the masked one of each copy, [I, total]. masked: [B, I, d]."""
+    """Whether each token is the masked one, for each copy, [I, total]. masked: [B, I, d]."""
     return torch.eye(masked.shape[1], total, dtype=torch.bool, device=masked.device)
 
 
 def mark_position(masked: Tensor, total: int) -> Tensor:
-    """Which of all tokens are of the position of each copy: the masked one, and context-only ones, [I, total]."""
+    """Whether each token is at the position of the copy: masked or context-only, [I, total]."""
     return mark_masked(masked, masked.shape[1]).repeat(1, total // masked.shape[1])

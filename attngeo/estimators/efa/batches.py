@@ -21,9 +21,9 @@ MOST_BATCH_NUMBERS = 2**25
 
 
 def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[np.ndarray]:
-    """Numbers of sequences that are read at once; long ones first, together with those at least half as long.
+    """Group sequences to read at once, as their numbers: long ones first, with others at least half as long.
 
-    Of long ones they are few: their copies are large, and so are many logits.
+    Groups of long sequences are small, because their copies and their logits are large.
     """
     is_copied = options.model == "efa" and not options.causal and options.n_layers > 1
     lengths = sequences.lengths
@@ -40,7 +40,7 @@ def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -
 
 
 def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequences]:
-    """Training sequences, and a random fraction that is held out. Raises TableError if one of them has none."""
+    """Split sequences into training ones and a random held-out fraction. Raises TableError if either is empty."""
     total = len(sequences)
     count = round(options.validation_fraction * total)
     if not 0 < count < total:

@@ -36,9 +36,9 @@ ROUNDING = 2.0**-48
 
 
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
-    """Raise TableError unless a table has rows, and these columns once each; UsageError if it is no DataFrame.
+    """Raise TableError unless a table has rows, and these columns once each; UsageError if it is not a DataFrame.
 
-    Options name the columns of the training table: UnknownColumnError if it lacks one.
+    Raises UnknownColumnError if the training table lacks a column, because options name its columns.
     """
     if not isinstance(frame, pd.DataFrame):
         raise UsageError(f"{source} is {name_type(frame)}, expected a DataFrame; read a file with pandas first")
@@ -65,7 +65,7 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
 
 
 def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:
-    """Raise TableError for the first row that is wrong, if there is one.
+    """Raise TableError for the first wrong row, if any.
 
     Args:
         wrong: whether each row is wrong, [rows].
@@ -79,20 +79,20 @@ def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem
 
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
-    """Raise TableError for a missing value. is_read: the rows that are checked, [rows]."""
+    """Raise TableError for a missing value. is_read: the rows to check, [rows]."""
     from_file = ", or holds a text such as NA, which --missing '' keeps" if source != TRAINING else ""
     problem = f", expected a value: the cell is empty{from_file}; fill it, or leave the row out"
     refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
-    """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
+    """The error for a value that cannot be compared, such as a list, or that a saved model cannot store."""
     kind = type(value).__name__
     return TableError(f"has a {kind}, expected texts or numbers; convert it", subject=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.Index[Any]]:
-    """The number of the sequence of each row, and the names of all sequences, as they come first. Raises TableError."""
+    """The sequence number of each row, and the names of the sequences in order of appearance. Raises TableError."""
     require_values(column, source)
     try:
         return pd.factorize(column)
@@ -101,16 +101,16 @@ def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.
 
 
 def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray:
-    """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year.
+    """The ranks of positions, equal ones together. Positions are numbers, with all digits, or dates of any year.
 
     Args:
         column: the positions.
         codes: sequence of each row.
         source: the table, for messages.
-        missing: which rows may share a position with other missing ones.
+        missing: rows to predict, which may share a position, [rows].
 
     Raises:
-        TableError: a value is no position, or a sequence has one twice.
+        TableError: a value is not a position, or a sequence has a position twice.
     """
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
@@ -138,7 +138,7 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
 
 
 def advise_date(column: pd.Series[Any], is_wrong: np.ndarray) -> str:
-    """What to do about the first cell that is no date; "" if all are. is_wrong: [rows]."""
+    """Advice about the first cell that is not a date; "" if all are dates. is_wrong: [rows]."""
     if not is_wrong.any():
         return ""
     row = int(is_wrong.argmax())
@@ -149,9 +149,9 @@ def advise_date(column: pd.Series[Any], is_wrong: np.ndarray) -> str:
 
 
 def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
-    """The items of tables, sorted. tables: by their names in messages.
+    """The items of tables, sorted. tables: name in messages → table.
 
-    Raises TableError for an item that is missing, or that a saved model could not keep.
+    Raises TableError for a missing item, or an item that a saved model could not store.
     """
     items: set[Any] = set()
     for source, table in tables.items():
@@ -173,9 +173,9 @@ def code_values(
     noun: str = "items",
     advice: str = "",
 ) -> np.ndarray:
-    """The numbers of values among the known ones; 0 for rows that are not read.
+    """The number of each value among the known ones; 0 for rows that are not read.
 
-    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown; its
+    Values of another kind are matched as in `find_values`. Raises TableError for a missing or unknown value; the
     message ends with the advice.
     """
     try:
@@ -193,7 +193,7 @@ def code_values(
 
 
 def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> np.ndarray:
-    """A column as finite numbers whose squares are finite, checked for the rows that are read. Raises TableError."""
+    """A column as finite numbers with finite squares; only rows to read are checked. Raises TableError."""
     if column.dtype.kind in "mMc" or isinstance(column.dtype, pd.PeriodDtype):
         problem = "has dates, times or complex numbers, expected numbers; convert it, or name another column"
         raise TableError(problem, subject=source, column=column.name)
@@ -228,7 +228,7 @@ def _advise_texts(column: pd.Series[Any], is_text: np.ndarray, is_number: np.nda
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and deviation of numbers; 0 for equal ones, whose mean is rounded."""
+    """Mean and standard deviation of numbers; exactly 0 for equal numbers, although their mean is rounded."""
     mean = float(numbers.mean())
     deviation = float(numbers.std())
     if deviation <= max(ROUNDING * abs(mean), 1 / LARGEST):

@@ -22,24 +22,25 @@ from attngeo.estimators.efa.relations import relate
 def compare_fits(
     first: ExponentialFamilyAttention, second: ExponentialFamilyAttention, data: pd.DataFrame
 ) -> pd.DataFrame:
-    """Compare two fitted models of the same things on the rows of a table.
+    """Compare the vectors of two fitted models on the rows of a table.
 
-    Theorem 1 is about models where log_prob_difference is 0.
+    Theorem 1 is about models whose log_prob_difference is 0.
 
     Args:
         first: a fitted model.
-        second: a model of the same parts, direction, families and items.
-        data: rows, which better trained neither.
+        second: another model with the same parts, direction, families and items.
+        data: rows, best ones that trained neither model.
 
     Returns:
-        A row for the contexts of each part, and one for the centers of the items. Columns: part, vectors, map (linear,
-        or affine for centers), rows (of the table, or items), size and other_size (K of both), items (D), applies
-        (whether K ≤ D − 1, without which one distribution has embeddings that no linear map relates; missing for
-        values), those of `Relation`, and log_prob_difference, the mean |log p − log p'| of a row.
+        One row for the contexts of each part, and one for the centers of the items. Columns: part; vectors; map
+        (linear, or affine for centers); rows (number of table rows, or of items); size and other_size (K of each
+        model); items (D); applies (whether K ≤ D − 1, else embeddings of the same distribution may differ by more than
+        a linear map; missing for values); the fields of `Relation`; and log_prob_difference, the mean |log p − log p'|
+        per row.
 
     Raises:
-        UsageError: the models are of other parts, directions, families or items, or without such vectors.
-        TableError: the models cannot read the table, or it has no more rows than the vectors have numbers.
+        UsageError: the models differ in parts, directions, families or items, or have no such vectors.
+        TableError: the models cannot read the table, or it has too few rows for vectors of this size.
     """
     _check_same(first, second)
     contexts = first.contexts(data)

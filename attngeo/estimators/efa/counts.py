@@ -19,13 +19,13 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ItemCounts:
-    """The number of sequences of a table that have an item, and that have two items.
+    """The number of sequences of a table with each item, and with each pair of items.
 
     Attributes:
         sequences: number of sequences of the table.
         items: sequences with each item, [D].
-        pairs: one row for each pair that is kept, [n, 3]: the numbers of its items, the lower one first, and the
-            sequences with both.
+        pairs: one row per kept pair, [n, 3]: the numbers of its items, the lower one first, and the number of sequences
+            with both.
         least: pairs in fewer sequences are not kept.
     """
 
@@ -35,9 +35,9 @@ class ItemCounts:
     least: int = 1
 
     def count_with(self, item: int) -> np.ndarray:
-        """The sequences that have an item and each other one, [D]; NaN for a pair that is not kept.
+        """The number of sequences with an item and each other item, [D]; NaN for a pair that is not kept.
 
-        If all pairs are kept, those without a sequence have 0.
+        If all pairs are kept, a pair without a sequence has 0.
         """
         counts = np.full(len(self.items), 0.0 if self.least == 1 else np.nan)
         first, second, both = self.pairs.T
@@ -47,12 +47,12 @@ class ItemCounts:
 
 
 def count_items(sequences: Sequences, items: int) -> ItemCounts:
-    """The counts of a table. An item that its sequence has twice counts once.
+    """Count the sequences of a table by item and pair. An item that occurs twice in a sequence counts once.
 
-    Of too many pairs, those in the fewest sequences are not kept; if there are too many to be counted, none is.
+    With too many pairs, the rarest are dropped; with too many to count, all are.
 
     Args:
-        sequences: of the table.
+        sequences: the sequences of the table.
         items: D.
     """
     assert sequences.items is not None

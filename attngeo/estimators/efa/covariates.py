@@ -47,14 +47,14 @@ MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGE
 
 
 class Covariate(Table):
-    """A column of covariates as a model knows it.
+    """A covariate column, as learned from the training rows.
 
     Attributes:
         kind: kind of its values.
         categories: categories in the order of their numbers, if the kind is category or categories.
         scale: mean and standard deviation of its numbers; for times, in days since 1970.
         zone: zone of its times, such as Europe/Berlin; "" if the training column has none; None for seconds since 1970,
-            and in a model of an older version.
+            and in a model saved by an older version.
     """
 
     kind: Kind
@@ -76,15 +76,15 @@ class Covariate(Table):
 
     @property
     def codes(self) -> int:
-        """How many codes it has, one of which a row has."""
+        """The number of codes that a cell may have."""
         return len(self.categories) if self.kind == "category" else 0
 
 
 def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kind | None]) -> tuple[Covariate, ...]:
-    """The covariates of tables: categories of all of them, the scales of the training table. Raises TableError.
+    """Learn the covariates: categories from all tables, scales from the training table. Raises TableError.
 
-    tables: by their names in messages. kinds: of the columns; None for number, time or category as the column has
-    numbers, dates or others.
+    tables: name in messages → table. kinds: column → kind; None for number, time or category, depending on whether the
+    column has numbers, dates or other cells.
     """
     for source, table in tables.items():
         check_columns(table, kinds, source)
@@ -111,8 +111,8 @@ def read_covariates(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The categories of rows, [rows, columns of categories], and their numbers, [rows, numbers].
 
-    Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for a cell that
-    is empty, a category that no training row has, and what is no number or time.
+    Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for an empty
+    cell, a category in no training row, and a cell that is not a number or time.
     """
     categories = [np.zeros((len(frame), 0), np.int64)]
     numbers = [np.zeros((len(frame), 0))]
@@ -195,7 +195,7 @@ def _find_zone(column: pd.Series[Any], source: str) -> str | None:
 
 
 def describe_times(frame: pd.DataFrame, covariates: Mapping[str, Covariate], source: str) -> Iterator[str]:
-    """Notes of times whose zones are unlike those of the training columns. covariates: by column."""
+    """Notes about times whose zones differ from the training columns. covariates: by column."""
     for name, covariate in covariates.items():
         if covariate.kind != "time" or covariate.zone == "" or name not in frame:
             continue

@@ -73,12 +73,12 @@ class EfaKeywords(EfaOptions):
 
 
 class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
-    """The items of sequences, the values of their items, or both, predicted from the others (section 2 of the paper).
+    """Predicts the items of sequences, their values, or both, from the rest of the sequence (section 2 of the paper).
 
-    A row of a table is an observation: the sequence that it belongs to, its position there (without one, the rows of a
-    sequence are a set, or for direction "uni" in order), an item, values, covariates, coordinates, values at earlier
-    times. With direction "bi", a position is predicted from all others, and the sum of log p is a pseudo-likelihood;
-    with "uni", from those before it, and the sum is the likelihood. A row may lack some of its values.
+    Each row of a table is an observation: its sequence, its position there, an item, values, covariates, coordinates,
+    values at earlier times. Without a position, the rows of a sequence are a set; with direction "uni", they keep the
+    order of the table. With direction "bi", the model predicts a row from all others, and the sum of log p is a
+    pseudo-likelihood; with "uni", from the rows before it, and the sum is the likelihood. A row may lack some values.
 
         model = ExponentialFamilyAttention(family="poisson").fit(ratings)
         model.log_prob(ratings)
@@ -86,7 +86,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     Args:
         value: columns of values with their families, such as ("rating:poisson", "minutes:gaussian") or a dictionary.
         family: a text such as "gaussian", "poisson:1" or "binomial:10", or an `ExponentialFamily`.
-        random_state: seed, or a generator of numpy.
+        random_state: seed, or a NumPy generator.
         architecture: an `Architecture`; None for the default one.
         **options: the other fields of `EfaOptions`, which `__init__` describes.
 
@@ -94,13 +94,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         model_: the torch model.
         part_: "items", "values" or "both".
         items_: the items in the order of their numbers.
-        counts_: how many sequences of the training table have an item, and two items: an `ItemCounts`; None for a model
-            of values, or one that an older version saved.
-        history_: losses of each epoch; of both parts, [epochs, parts], NaN after a part has stopped.
+        counts_: number of training sequences with an item, and with a pair of items: an `ItemCounts`; None for a model
+            of values, or one saved by an older version.
+        history_: losses per epoch; with two parts, [epochs, parts], NaN after a part has stopped.
         options_: the parameters as `EfaOptions`.
         architecture_: the architecture of the networks.
-        missing_texts: texts that are missing cells in the file that it was fitted to; None for those of
-            `read_own_table`.
+        missing_texts: texts that marked missing cells in the training file; None for the defaults of `read_own_table`.
 
     Raises:
         UsageError: a parameter is out of range; raised by `fit`.
@@ -114,7 +113,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     (5,)
     """
 
-    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    # Texts that marked missing cells in the training file; None for the defaults of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
     family: str | ExponentialFamily | None
     random_state: int | np.random.RandomState | None
@@ -130,7 +129,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @takes_keywords(EfaKeywords)
     def __init__(self) -> None:
-        """An estimator that is not fitted.
+        """An unfitted estimator.
 
         Args:
             {options}
@@ -146,17 +145,16 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         folder: str | Path | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> Self:
-        """Train on a table. Each part ends with its weights of the lowest loss on the validation data.
+        """Train on a table. Each part keeps the weights of the epoch with the lowest validation loss.
 
-        A model that was fitted before stays as it was if the training fails.
+        If training fails, a model that was already fitted stays unchanged.
 
         Args:
-            data: the training table, a row for each observation.
-            y: for scikit-learn; the table has all that is modelled.
-            validation: another table; without it, `validation_fraction` of the sequences are held out.
-            test: a table that the model is for, which is refused before the training if its rows cannot be used;
-                nothing is learned from it.
-            folder: keeps the state of an unfinished training, which a second call resumes.
+            data: the training table, one row per observation.
+            y: ignored; for scikit-learn.
+            validation: the validation table; without it, `validation_fraction` of the sequences are held out.
+            test: a table to use the model on later. It is only checked, so that unusable rows fail before training.
+            folder: folder for the state of an unfinished training; a second call resumes it.
             progress: called after each epoch.
 
         Returns:
@@ -165,7 +163,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         Raises:
             TableError: a table cannot be used.
             UsageError: a parameter is out of range, or does not fit the tables.
-            TrainingError: as `training.loop.train` raises.
+            TrainingError: training failed, as in `training.loop.train`.
         """
         del y
         draft = copy(self)
@@ -239,19 +237,19 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @property
     def part_(self) -> str:
-        """The part that is modelled: "items", "values" or "both"."""
+        """What the model predicts: "items", "values" or "both"."""
         parts = self._parts
         return "both" if len(parts) > 1 else parts[0].shape.part
 
     def log_prob(self, data: pd.DataFrame, *, known_only: bool = False) -> pd.Series[float]:
-        """Log p of each row given the others, constants of the families included: the sum over values, and the item.
+        """Log p of each row given the others: the sum over its item and values, including constants of the families.
 
         Args:
-            data: rows as those of the training.
-            known_only: whether rows may lack what is modelled, as in `predict`.
+            data: rows as in training.
+            known_only: whether rows without the item or values are allowed, as in `predict`.
 
         Returns:
-            [rows], with the index of the table; NaN for a row that lacks what is modelled.
+            [rows], with the index of the table; NaN for a row without the item or values.
 
         Raises:
             TableError: the table cannot be read.
@@ -270,22 +268,22 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """The mean of `log_prob`.
 
         Args:
-            data: rows as those of the training.
-            y: for scikit-learn; not read.
+            data: rows as in training.
+            y: ignored; for scikit-learn.
         """
         del y
         return float(self.log_prob(data).mean())
 
     def measure_columns(self) -> dict[str, dict[tuple[str, str], Measured]]:
-        """How well the rows of the fit are predicted, by log p and errors, beside the same without a context.
+        """Measure how well the model predicts the tables of `fit`, beside baselines that ignore the context.
 
         Returns:
-            "train" for the rows that trained, "held-out" or else "validation" for those that did not, and "test" for
-            those given as such → (part, column) → what was measured. The part is "items" or "values", the column one of
-            values; ("all", "") is last, if there is more than one.
+            Table → (part, column) → measures. Tables are "train", "held-out" (or "validation", if you gave a table),
+            and "test", if you gave one. Parts are "items" and "values"; the column is a value column. With more than
+            one entry, the last one is ("all", "").
 
         Raises:
-            UsageError: the model was loaded, and so has no rows.
+            UsageError: the model was loaded, so it has no rows.
         """
         if not hasattr(self, "_tables"):
             raise UsageError("a loaded model has no training rows; call fit")
@@ -300,20 +298,21 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return measured
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The expected values and the most likely item of each row, given the others.
+        """Predict the expected values and the most likely item of each row, given the others.
 
-        A row whose values or item are missing is predicted from the rows that have some; no row is predicted from it.
-        It keeps its position in the sequence. Such rows may have the same position; without a column of positions, each
-        one at the end of a sequence is asked for as the next. A factor model of places, which adds up all others,
-        predicts nothing else in a sequence with a missing value. Values of a row are not predicted from each other, and
-        not without an item.
+        A row without the values or the item is predicted from complete rows, and no row is predicted from it. It keeps
+        its position in the sequence. Several such rows may share a position; without a position column, each one at
+        the end of a sequence is treated as the next row. A factor model of places adds up all other rows, so it
+        predicts only the incomplete row of a sequence. Values of a row are never predicted from each other, nor
+        without an item.
 
         Args:
-            data: rows as those of the training; cells of what is modelled may be missing.
+            data: rows as in training; cells of the item or values may be missing.
 
         Returns:
-            For values, the column predicted_mean, or predicted_mean_COLUMN for each of several; for items, the columns
-            predicted_item, the most likely one, and probability. NaN where a row is not predicted.
+            For values, the column predicted_mean, or with several value columns, predicted_mean_COLUMN per column.
+            For items, the columns predicted_item, the most likely one, and probability. NaN for a row that cannot be
+            predicted.
 
         Raises:
             TableError: the table cannot be read.
@@ -332,13 +331,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(predicted, index=data.index)
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The probability of each item at each row, given the others; missing items as in `predict`.
+        """The probability of each item at each row, given the others; for missing items, see `predict`.
 
         Args:
-            data: rows as those of the training; items may be missing.
+            data: rows as in training; items may be missing.
 
         Returns:
-            [rows, items], a column for each of `items_`.
+            [rows, items], one column per item of `items_`.
 
         Raises:
             TableError: the table cannot be read.
@@ -359,23 +358,24 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @takes(SampleKeywords)
     def sample(self, options: EfaSampleOptions, *, data: pd.DataFrame | None = None) -> pd.DataFrame:
-        """Sequences drawn from the model: one position after the other with direction "uni".
+        """Draw sequences from the model.
 
-        With "bi", each position is drawn given the others, in a number of sweeps over all of them (Gibbs sampling).
-        Values are drawn given the items. Options are keywords, or fields of an `EfaSampleOptions`:
+        With direction "uni", positions are drawn one after the other. With "bi", each position is redrawn given the
+        others, in several sweeps over all positions (Gibbs sampling). Values are drawn given the items. Pass options as
+        keywords, or as an `EfaSampleOptions`:
 
         {options}
 
         Args:
             options: the options as one object.
-            data: for values, and for items with covariates, the table of sequences; what the model predicts is drawn,
-                and its own is not read.
+            data: the table of sequences to draw for; needed for values, and for items with covariates. Its items or
+                values are not read: the drawn ones replace them.
 
         Returns:
-            The rows of `data`, or a sequence and a position for each row without it, with items and values drawn.
+            The rows of `data` with the drawn items and values; without `data`, also a sequence and a position per row.
 
         Raises:
-            UsageError: what the parts need is missing.
+            UsageError: `data` is missing, but the model needs it; or an option does not fit the model.
         """
         part = self.part_
         fitted = self.options_
@@ -426,15 +426,15 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
-        """How much each row, when it is masked, attends to each row of its sequence.
+        """How much each row attends to each row of its sequence while it is masked.
 
         Args:
-            data: rows as those of the training.
+            data: rows as in training.
 
         Returns:
-            Columns: sequence, layer, head, row and attended_row (numbers of rows of the table, from 0), position,
-            attended_position, lag (0, or which of the earlier times), weight, and item and attended_item if the table
-            has a column of items; part if there are both.
+            Columns: sequence, layer, head, row and attended_row (row numbers of the table, from 0), position,
+            attended_position, lag (0, or the number of the earlier time), weight; item and attended_item if the table
+            has an item column; part if the model has both parts.
 
         Raises:
             TableError: the table cannot be read.
@@ -453,15 +453,15 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def contexts(self, data: pd.DataFrame) -> dict[str, pd.DataFrame]:
-        """The vector that each row is predicted from, given the others: H(x) of items, K(y) of values (section 5.1).
+        """The vector from which each row is predicted: H(x) for items, K(y) for values (section 5.1).
 
-        The natural parameters are linear maps of it, but for items that may not occur again.
+        The natural parameters are linear maps of it, except for items that may not occur again.
 
         Args:
-            data: rows as those of the training.
+            data: rows as in training.
 
         Returns:
-            Part, "items" or "values" → [rows, numbers]; NaN for rows that are not predicted.
+            Part, "items" or "values" → [rows, numbers]; NaN for a row that cannot be predicted.
 
         Raises:
             TableError: the table cannot be read.
@@ -473,11 +473,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return tables
 
     def embeddings(self) -> dict[str, pd.DataFrame]:
-        """The vectors of the items, those of the part of items if there are both.
+        """The vectors of the items. With both parts, they come from the part that predicts items.
 
         Returns:
-            "context" and "center", and "query", "key" and "value" of the first layer, each [items, numbers]; the latter
-            three have the heads one after the other. A factor model has the first two only.
+            "context" and "center", and "query", "key" and "value" of the first layer, each [items, numbers]; in the
+            last three, the heads follow one after the other. A factor model has only the first two.
 
         Raises:
             UsageError: the model has no items.
@@ -488,27 +488,27 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def similar(
         self, item: Any, options: EfaSimilarOptions, *, progress: ProgressCallback | None = None
     ) -> pd.DataFrame:
-        """The items that go with an item, such as products bought together, best first; the item itself is left out.
+        """Rank the items that go with an item, such as products bought together, best first, without the item itself.
 
-        By "probability", the score is p(other | item) / p(other): how much more probable an item is as the next row of
-        a sequence that has this item alone than beside the other items on average. By "vectors", it is the sum of the
-        products δ·β of both items, in both orders: with attention, it is large for items that are alike to the model,
-        which may never be together. Options are keywords, or fields of an `EfaSimilarOptions`:
+        By "probability", the score is p(other | item) / p(other): how much more probable an item is as the next row
+        after this item alone than after another item, on average. By "vectors", the score is the sum of the
+        products δ·β of both items, in both orders. With attention, it is large for items that the model treats alike,
+        even if they never occur together. Pass options as keywords, or as an `EfaSimilarOptions`:
 
         {options}
 
         Args:
-            item: one of `items_`.
+            item: an item of `items_`.
             options: the options as one object.
             progress: called with notes.
 
         Returns:
-            rank, item and score; by probability, also probability, p(other | item); and, of the table that the model
-            was fitted to, sequences, the number of those with both items, and lift, their share divided by the product
-            of the shares of each item. The last two are missing if the model has no such counts.
+            Columns: rank, item, score. By probability, also probability, p(other | item); sequences, the number of
+            training sequences with both items; and lift, the share of sequences with both items, divided by the product
+            of each item's share. The last two are missing if the model has no counts.
 
         Raises:
-            UsageError: the item is unknown, or the model has no such probabilities or vectors.
+            UsageError: the item is unknown, or the model cannot rank by probabilities or by vectors.
         """
         report = progress or ignore_progress
         part = self._parts[0]
@@ -533,11 +533,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """Write the model to a folder; `load` and `attngeo score` read it.
 
         Args:
-            folder: is created. Both parts are in folders of it, items and values, each a model by itself.
+            folder: folder to create. With both parts, it gets two subfolders, items and values, each a complete model.
 
         Raises:
             OutputError: the folder cannot be written.
-            TableError: JSON lacks an item.
+            TableError: JSON cannot store an item.
             UsageError: the model is not fitted.
         """
         parts = self._parts
@@ -554,17 +554,17 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path, family: ExponentialFamily | None = None) -> Self:
-        """The model that `save` wrote.
+        """Load a model that `save` wrote.
 
         Args:
-            folder: of the model.
-            family: of a model whose family is not one of attngeo.
+            folder: folder of the model.
+            family: the family, if the model was fitted with your own.
 
         Raises:
-            ModelNotFoundError: there is none.
-            UnsupportedModelError: it is of another version, or of a family that is not given.
+            ModelNotFoundError: the folder has no model.
+            UnsupportedModelError: another version saved the model, or its family is your own and not given.
             CorruptCheckpointError: its files are broken or contradict each other.
-            NotEnoughMemoryError: it does not fit.
+            NotEnoughMemoryError: the model does not fit in memory.
         """
         saved, models, counts = read_efa(Path(folder), family)
         options = saved.options.replace(device=usable_device(saved.options.device))
@@ -586,12 +586,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return list(self.model_.parts)
 
     def read(self, data: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> list[Sequences]:
-        """The sequences of a table as each part reads them, with values that the model can have.
+        """Read the sequences of a table for each part, and check that the model allows their values.
 
         Args:
-            data: rows as those of the training.
-            source: what messages call the table.
-            fill: whether rows may lack what is modelled.
+            data: rows as in training.
+            source: name of the table in messages.
+            fill: whether rows without the item or values are allowed.
 
         Raises:
             TableError: the table cannot be read.

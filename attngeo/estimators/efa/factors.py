@@ -20,11 +20,11 @@ class Factors(nn.Module):
     Args:
         items: number of items, D.
         size: numbers of a vector, K.
-        causal: whether the sum is over the positions before a position only.
+        causal: whether the sum covers only earlier positions.
         pooling: divisor of the sum, I − 1 for a mean.
-        start: whether a learned vector is added to that sum, so that the first position has one, too, as in the code of
-            the paper.
-        window: positions on each side that are in the sum (section 4.2); None for all.
+        start: whether to add a learned vector to the sum, so that the first position has a context, too, as in the
+            paper's code.
+        window: number of positions on each side in the sum (section 4.2); None for all.
 
     Attributes:
         center: its weight is ρ, [D, K].
@@ -55,11 +55,11 @@ class Factors(nn.Module):
         raise NotImplementedError
 
     def pool(self, vectors: Tensor, known: Tensor) -> Tensor:
-        """The pooled vectors of the other known positions, or of those before: [B, I, K].
+        """The pooled vectors of the other known positions, or in one direction, of the earlier ones: [B, I, K].
 
-        The I of a mean is the number of known positions, and the one that is predicted, in both directions, as in the
-        paper: the mean of those before position i has the same divisor for every i. With pooling "seen", the divisor is
-        the number of those before; with a window, that of the known positions in it.
+        For a mean, I counts the known positions and the predicted one, also in one direction, as in the paper: the
+        divisor is the same at every position i. With pooling "seen", the divisor is the number of earlier positions;
+        with a window, the number of known positions in it.
         """
         context = self._add_up(vectors * known[..., None])
         if self.pooling != "sum":

@@ -39,10 +39,10 @@ MOST_LEVELS = 100_000
 
 
 class ExponentialFamily(nn.Module):
-    """A family whose values are numbers. Tensors of values and natural parameters have one shape, or are broadcast.
+    """A family whose values are numbers. Tensors of values and natural parameters have the same shape, or broadcast.
 
-    A family states `log_partition`, `log_base` and `distribution`; `support`, `sufficient` and `natural` if they are
-    not those below.
+    A subclass defines `log_partition`, `log_base` and `distribution`; also `support`, `sufficient` and `natural` if the
+    defaults below do not fit.
     """
 
     # A name of the values for messages.
@@ -74,12 +74,12 @@ class ExponentialFamily(nn.Module):
         return value
 
     def supports(self, value: Tensor) -> Tensor:
-        """Whether each value is one that the family can give, boolean."""
+        """Whether the family can give each value, boolean."""
         allowed: Tensor = self.support.check(value)
         return value.isfinite() & allowed
 
     def natural(self, raw: Tensor) -> Tensor:
-        """A natural parameter from any real number, as a network gives it."""
+        """The natural parameter for any real number that a network gives."""
         return raw
 
     def mean(self, natural: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class ExponentialFamily(nn.Module):
         return mean
 
     def sample(self, natural: Tensor) -> Tensor:
-        """One value for each natural parameter, by torch's random numbers."""
+        """One random value per natural parameter, from torch's random numbers."""
         return self.distribution(natural).sample()  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class ExponentialFamily(nn.Module):
         return natural * self.sufficient(value) - self.log_partition(natural) + self.log_base(value)
 
     def find_raw(self, means: Tensor) -> Tensor:
-        """The number of a network for each mean of t(y), which is A'(η); ±`LARGEST_RAW` if none has that mean."""
+        """The network's number that gives each mean of t(y), which is A'(η); ±`LARGEST_RAW` if no number gives it."""
         low = torch.full_like(means, -LARGEST_RAW)
         high = torch.full_like(means, LARGEST_RAW)
         for _ in range(HALVES):
@@ -112,7 +112,7 @@ class ExponentialFamily(nn.Module):
 class Gaussian(ExponentialFamily):
     """Normal with one variance for all observations; η is mean / variance, and the network gives the mean.
 
-    variance: positive, or None for one that is learned and starts at 1.
+    variance: positive, or None to learn it, starting at 1.
     """
 
     def __init__(self, variance: float | None = 1.0) -> None:
@@ -137,7 +137,7 @@ class Gaussian(ExponentialFamily):
         return -(value.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
-        """The logarithm of p(y | η), from y − mean: η·t(y) and A(η) are too large where the mean is."""
+        """The logarithm of p(y | η), from y − mean, because η·t(y) and A(η) are too large for large means."""
         return self.log_base(value - self.mean(natural))
 
     def natural(self, raw: Tensor) -> Tensor:
@@ -341,10 +341,10 @@ class Categorical(ExponentialFamily):
 
 
 class Ordinal(ExponentialFamily):
-    """One of a number of ordered levels, numbered from 0: p(y | η) ∝ exp(η·y + b_y).
+    """Ordered levels, numbered from 0: p(y | η) ∝ exp(η·y + b_y).
 
-    The logit of each level against the one below it is η plus a constant: the adjacent-category model, which is the
-    ordinal model of an exponential family.
+    The logit of each level against the level below is η plus a constant. This adjacent-category model is the ordinal
+    model that is an exponential family.
 
     Args:
         levels: number of levels, from 2 to 100,000.

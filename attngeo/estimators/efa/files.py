@@ -46,20 +46,23 @@ LOG_ROUNDING = 1e-6
 
 
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
-    """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
+    """Fit a model to the rows of a file, save it, and measure it on each table: one row per table, part and value.
 
-    Columns: data, part, value, model, direction, family, seed, those of `Measured`, and for each part training epochs,
-    best_epoch (whose weights it has, from 1) and stopped_early (whether patience ended it). part is items or values (of
-    the column value), and all for the sum of several. data is train, held-out or validation, and test. log_prob is the
-    mean of a row, constants of the family included; without_context is that of the best distribution that does not see
-    the other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur
-    once in a sequence, is that of their frequencies among the items that the context does not have.
+    Columns: data, part, value, model, direction, family, seed, the fields of `Measured`, and for each part its training
+    epochs, best_epoch (the epoch whose weights it keeps, from 1) and stopped_early (whether patience ended training).
 
-    Raises also as `ExponentialFamilyAttention.fit` and `save`.
+    - data is train, held-out or validation, or test.
+    - part is items, values (then value is the column), or all, the sum.
+    - log_prob is the mean per row, constants of the family included.
+    - without_context is the same for the best distribution that ignores the other rows, one per item, learned from the
+      training rows.
+    - without_repeats, if items occur once per sequence, is the same for item frequencies without the context's items.
+
+    Also raises what `ExponentialFamilyAttention.fit` and `save` raise.
 
     Args:
-        path: file of the training rows.
-        options: how they are read, the model, and the other files.
+        path: file with the training rows.
+        options: how to read the files, the model, and the other files.
         progress: called with notes and epochs.
 
     Raises:
@@ -194,12 +197,12 @@ def predict_file(
     options: EfaPredictOptions = AS_FITTED,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """`predict_own_rows` of a saved model and a file. Raises as they and their readers do.
+    """Predict the rows of a file with a saved model: see `predict_own_rows`. Raises what it and the readers raise.
 
     Args:
         folder: folder of the saved model.
-        path: file of the rows.
-        options: how the rows are read, and on which device they are predicted.
+        path: file with the rows.
+        options: how to read the rows, and the device.
         progress: called with notes.
     """
     model = ExponentialFamilyAttention.load(folder)
@@ -213,13 +216,13 @@ def predict_file(
 def predict_own_rows(
     model: ExponentialFamilyAttention, frame: pd.DataFrame, written: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The rows, with their log p and predictions.
+    """The rows with their log p and predictions.
 
-    Further columns: log_prob, predicted_mean (or predicted_mean_COLUMN for each of several values) for values,
-    predicted_item and probability for items. If the rows have a column of such a name, the new one has "predicted_"
-    before it. Rows whose values or item are missing are predicted from the others, and have no log_prob.
+    New columns: log_prob; for values predicted_mean (with several value columns, one predicted_mean_COLUMN per column);
+    for items predicted_item and probability. If the rows already have a column with such a name, the new one gets the
+    prefix "predicted_". Rows without the values or item are predicted from the others, and have no log_prob.
 
-    written: the rows as their file has them, which stay as they are; without it, those of the frame do.
+    written: the rows as written in their file, which stay unchanged; without it, the rows of the frame.
     """
     table = frame.reset_index(drop=True)
     item = model.options_.item
@@ -237,10 +240,9 @@ def predict_own_rows(
 def sample_file(
     folder: str | Path, options: EfaDrawOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """The items and values that a saved model draws, for the rows of a file if the options name one.
+    """Draw items and values from a saved model, for the rows of a file if the options name one.
 
-    Columns that are not drawn stay as they are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their
-    readers do.
+    Other columns stay unchanged. Raises what `ExponentialFamilyAttention.load`, `sample` and the readers raise.
 
     Args:
         folder: folder of the saved model.
@@ -273,12 +275,12 @@ def compare_files(
     options: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do.
+    """Compare two saved models on the rows of a file: see `compare_fits`. Raises what it and the readers raise.
 
     Args:
         first: folder of the first model.
         second: folder of the second model.
-        path: file of the rows.
+        path: file with the rows.
         options: how a text file is written.
         progress: called with notes.
     """
@@ -289,7 +291,7 @@ def compare_files(
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
-    """The item that a text of the command line names. Raises UsageError."""
+    """The item with this name on the command line. Raises UsageError."""
     items = {str(item): item for item in reversed(model.items_)}
     if not items:
         raise UsageError("the model has no items; it was fitted to values of places")
@@ -305,12 +307,12 @@ def read_basket(
     form: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """The rows of a file; or items with commas between them, as one sequence.
+    """The rows of a file; or a list of items, separated by commas, as one sequence.
 
-    An item that has a comma is in quotation marks.
+    An item with a comma is in quotation marks.
 
     Args:
-        model: the model that the rows are for.
+        model: the model to use on the rows.
         text: path of a file, or items.
         form: how a text file is written.
         progress: called with notes.
@@ -348,11 +350,11 @@ def read_like(
     form: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
+    """The rows of a file for a fitted model. Items are read as texts if all the model's items are texts.
 
-    missing, form (its options), progress, and what it raises: as `read_own_table`; progress also gets notes of times
-    that are read otherwise than in training. The missing texts are beside those of the training. A text such as NA that
-    the model knows as an item or a category is none of these.
+    missing, form (`options` there), progress and errors are as for `read_own_table`; progress also gets notes about
+    times that are read in another way than in training. The missing texts add to the texts of the training; a text such
+    as NA that the model knows as an item or a category is not missing.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []

@@ -36,9 +36,9 @@ MOST_DEGREES = {"latitude": 90, "longitude": 360}
 
 
 def make_families(options: EfaOptions, own: ExponentialFamily | None = None) -> list[ExponentialFamily]:
-    """The family of each column of values. Raises UsageError.
+    """The family of each value column. Raises UsageError.
 
-    own: in place of the one that has its text, and of those that are not of attngeo.
+    own: your own family, used for columns with its text, and for families that attngeo does not have.
     """
     families = []
     for text in options.families.values():
@@ -52,9 +52,9 @@ def make_families(options: EfaOptions, own: ExponentialFamily | None = None) -> 
 def make_model(
     options: EfaOptions, architecture: Architecture, families: Sequence[ExponentialFamily], shape: DataShape
 ) -> PartModel:
-    """A model whose parameters follow from torch's random numbers. Raises UsageError for sizes that do not fit.
+    """A new model, with parameters from torch's random numbers. Raises UsageError for sizes that do not fit.
 
-    families: of values, parts of the model; that of items is categorical.
+    families: families of the values, which become parts of the model; the family of items is categorical.
     """
     network = _make_network(options, architecture, shape)
     if shape.part == "items":
@@ -149,9 +149,8 @@ def _shape_attention(options: EfaOptions, architecture: Architecture, width: int
 def measure_distances(places: np.ndarray, distance: Distance) -> np.ndarray:
     """Distances between places, [I, I]; places: [I, dimensions].
 
-    distance: "euclidean"; or "haversine" for great-circle distances in km on a sphere of radius 6,371 km, whose places
-    have latitude and longitude in degrees. Raises TableError for degrees that no place has, UsageError for other
-    dimensions.
+    distance: "euclidean"; or "haversine" for great-circle distances in km on a sphere of radius 6,371 km, from latitude
+    and longitude in degrees. Raises TableError for degrees out of range, UsageError for other dimensions.
     """
     if distance == "euclidean":
         return np.asarray(distance_matrix(places, places))

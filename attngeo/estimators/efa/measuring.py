@@ -36,19 +36,19 @@ SHRINKAGE = 1e-6
 
 
 class Measured(NamedTuple):
-    """The size of a table, and the mean log p of its rows.
+    """How well a table is predicted: its size, the mean log p of its rows, and errors.
 
-    Measures of values are NaN for items, and the reverse. Both errors are NaN if the family has no mean.
+    Measures for values are NaN for items, and the reverse. Both errors are NaN if the family has no mean.
 
     Attributes:
         sequences: number of sequences.
         rows: number of rows.
-        log_prob: mean log p by the model.
-        without_context: mean log p by the best distribution without a context.
-        without_repeats: mean log p by the frequencies of items that are not in the context; NaN for values, and if an
+        log_prob: mean log p under the model.
+        without_context: mean log p under the best distribution that ignores the context.
+        without_repeats: mean log p under item frequencies that leave out the context's items; NaN for values, and if an
             item occurs twice in a sequence.
-        rmse: root mean squared error of the means of values.
-        item_mean_rmse: the same of the mean of each item's training values, or of all training values without items.
+        rmse: root mean squared error of the predicted means.
+        item_mean_rmse: the same if each item's training mean is predicted, or without items, the mean of all values.
         accuracy: share of rows whose item is the most probable one.
         popularity_accuracy: share of rows whose item is the most frequent one; if no item occurs twice, the most
             frequent one that the context lacks.
@@ -68,11 +68,11 @@ class Measured(NamedTuple):
 def measure_rows(
     model: PartModel, data: Sequences, train: Sequences, options: EfaOptions
 ) -> dict[tuple[str, str], Measured]:
-    """The rows of a table by part and column of values; train: those that the baselines learn from.
+    """Measure a table by part and value column. train: the rows from which the baselines learn.
 
-    Without a context: for items, their frequencies, one added to each count;
-    for values, a parameter of the family for each item, or one for all if there are no items. Without repeats: the same
-    frequencies, but items of the context have probability 0, and the rest sum to 1.
+    Without context, the baseline for items is their frequencies, with one added to each count; for values it is one
+    parameter of the family per item, or a single one if there are no items. Without repeats, items of the context have
+    probability 0, and the other frequencies sum to 1.
     """
     log_prob = read_all(model, data, model.log_prob, options).double()
     if model.is_of_items:
@@ -102,7 +102,7 @@ def measure_rows(
 
 
 def add_up(measured: Mapping[tuple[str, str], Measured], rows: int) -> Measured:
-    """Log p of whole rows, from that of parts and columns. rows: their number."""
+    """Log p of whole rows, added up from parts and columns. rows: number of rows."""
     columns = [column for column in measured.values() if column.rows]
     log_prob = sum(column.log_prob * column.rows for column in columns) / rows
     without_context = sum(column.without_context * column.rows for column in columns) / rows

@@ -31,13 +31,13 @@ PADDED = 2**12
 
 
 class PartModel(nn.Module):
-    """A network with the families of what it predicts: `model(batch)` is (−Σ log p, number of observations).
+    """A network with the families of its predictions: `model(batch)` is (−Σ log p, number of observations).
 
     Args:
         network: the network.
-        families: one for each column of values, or that of items.
+        families: one family per value column, or the family of items.
         shape: the shape of the data.
-        context_dropout: share of rows that others do not see during training.
+        context_dropout: share of rows to hide from the others during training.
 
     Attributes:
         is_of_items: whether it predicts items; otherwise values.
@@ -90,8 +90,8 @@ class PartModel(nn.Module):
     def read(self, batch: Batch) -> Tensor:
         """The vector of each position whose linear map gives its natural parameters, [B, I, n].
 
-        It is H(x) of items, K(y) of values (section 5.1); that items of the context may not occur again is not in it.
-        Raises UsageError for a factor model of values.
+        This is H(x) for items, K(y) for values (section 5.1), before items of the context get probability 0. Raises
+        UsageError for a factor model of values.
         """
         network = self.network
         if not isinstance(network, AttentionNetwork | ItemFactors):
@@ -101,7 +101,7 @@ class PartModel(nn.Module):
         return vectors if head is None else head[:-1](vectors)
 
     def natural_at(self, position: int, batch: Batch) -> Tensor:
-        """The same at one position, [B, columns] or [B, D]; by one pass."""
+        """The natural parameters at one position, [B, columns] or [B, D], in one pass."""
         if not isinstance(self.network, AttentionNetwork):
             return self.natural(batch)[:, position]
         steps = self.attention.step_copy(*self.embed(batch)[:3], position, causal=self.network.causal)
@@ -122,7 +122,7 @@ class PartModel(nn.Module):
         return torch.stack([part.cpu().double() for part in mean.max(-1)], -1)  # some devices have no double
 
     def change(self, natural: Tensor, method: str) -> Tensor:
-        """A method of the families, such as "mean", of their numbers, [..., columns] or [..., D]."""
+        """Apply a method of the families, such as "mean", to their numbers, [..., columns] or [..., D]."""
         if self.is_of_items:
             changed: Tensor = getattr(self.families[0], method)(natural)
             return changed
@@ -132,7 +132,7 @@ class PartModel(nn.Module):
         return torch.stack(columns, -1)
 
     def log_prob(self, batch: Batch) -> Tensor:
-        """Log p of each column at each position, [B, I, columns]; 0 for those that are not known. Items are one column.
+        """Log p of each column at each position, [B, I, columns]; 0 at unknown positions. Items are one column.
 
         Given its context, the columns of a position are independent.
         """
@@ -240,7 +240,7 @@ class PartModel(nn.Module):
 class JointModel(nn.Module):
     """Both parts of equation (2): log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …).
 
-    They share no parameters, so each is trained by itself, and the best weights of both are the best ones of the sum.
+    They share no parameters, so each trains separately, and the best weights of both are the best weights of the sum.
     """
 
     def __init__(self, parts: Sequence[PartModel]) -> None:
@@ -249,7 +249,7 @@ class JointModel(nn.Module):
 
 
 def split_lengths(batch: Batch) -> Iterator[Batch]:
-    """A batch; sequences less than half as long as the longest one apart, if there is much padding."""
+    """A batch; if it has much padding, sequences less than half as long as the longest form a second batch."""
     if batch.known.numel() <= PADDED:  # without a look at the numbers, for which a GPU would be waited for
         yield batch
         return

@@ -53,7 +53,7 @@ class Batch:
             object.__setattr__(self, "present", self.known)
 
     def apply(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
-        """A batch of changed tensors. change: called with the name of each tensor that there is, and the tensor."""
+        """A batch with changed tensors. change: called with the name of each existing tensor, and the tensor."""
         return Batch(**{name: change(name, tensor) for name, tensor in vars(self).items() if tensor is not None})
 
     def take(self, rows: Tensor, length: int) -> Batch:
@@ -61,7 +61,7 @@ class Batch:
         return self.apply(lambda name, tensor: tensor[rows, :, :length] if name == "lagged" else tensor[rows, :length])
 
     def to(self, *arguments: Any, **named: Any) -> Batch:
-        """The batch on a device; parameters are those of `Tensor.to`."""
+        """The batch on a device; parameters are as for `Tensor.to`."""
         return self.apply(lambda _, tensor: tensor.to(*arguments, **named))
 
 
@@ -82,9 +82,9 @@ class Tokens(NamedTuple):
 
 
 class Covariates(nn.Module):
-    """The vector of the covariates of a position: the sum of those of its categories, and of one made of its numbers.
+    """The covariate vector of a position: the sum of its categories' vectors, and a vector made from its numbers.
 
-    categories: how many the columns have together. numbers: how many a position has. size: of the vector.
+    categories: number of categories of all columns. numbers: number of numbers per position. size: size of the vector.
     """
 
     def __init__(self, categories: int, numbers: int, size: int, hidden: int = 128) -> None:
@@ -103,7 +103,7 @@ class Covariates(nn.Module):
 
 
 class AttentionNetwork(nn.Module):
-    """Attention layers that are read at masked positions, and the map from their vectors to numbers.
+    """Attention layers, read at masked positions, and the map from their vectors to numbers.
 
     Attributes:
         attention: the layers.
@@ -132,7 +132,7 @@ class AttentionNetwork(nn.Module):
         return vectors
 
     def forward(self, batch: Batch) -> Tensor:
-        """Numbers for each position, [B, I, n]: logits of items, or those that `family.natural` makes parameters of."""
+        """Numbers for each position, [B, I, n]: logits of items, or the input of `family.natural`."""
         return self.decode(self.read(batch))
 
 
@@ -366,8 +366,8 @@ def _add_positions(position: nn.Embedding | None, tokens: Tensor) -> Tensor:
 def start_like_keras(network: nn.Module) -> None:
     """Draw all parameters as Keras' modules of the published code do.
 
-    Embeddings are uniform, ±0.05; positions and matrices by Glorot and Bengio 2010, of which those of attention have
-    three dimensions there; biases are 0.
+    Embeddings are uniform, ±0.05; positions and matrices follow Glorot and Bengio 2010, with three-dimensional matrices
+    for attention; biases are 0.
     """
     for module in network.modules():
         if isinstance(module, nn.Embedding):

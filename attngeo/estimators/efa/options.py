@@ -77,7 +77,7 @@ def _parse_pairs(columns: Any) -> Any:
 
 
 class Architecture(Options):
-    """The architecture of a model, beyond its sizes. Commands use the default, experiments those of the paper.
+    """The architecture of a model, beyond its sizes. Commands use the defaults, experiments the paper's choices.
 
     Raises UsageError for a value outside its limits.
     """
@@ -132,11 +132,11 @@ class Architecture(Options):
         panel=MODEL,
     )
     start: bool = option(False, "Add a learned vector to the sums of the factor model of items", panel=MODEL)
-    init: Init = option("torch", "Initial parameters: those of torch's modules, or those of Keras", panel=MODEL)
+    init: Init = option("torch", "Initial parameters: as in torch's modules, or as in Keras", panel=MODEL)
 
 
 class EfaOptions(EstimatorOptions):
-    """Options of the columns of a table, of the model and of its training. Raises UsageError."""
+    """Options for the columns of a table, the model and its training. Raises UsageError."""
 
     sequence: str = option(
         "sequence", "Column with the sequence, such as a basket, a user or a day", panel=INPUT, metavar="COLUMN"
@@ -316,7 +316,7 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def families(self) -> dict[str, str]:
-        """The text of the family of each column of values. Raises UsageError if one has none."""
+        """Value column → text of its family. Raises UsageError if a column has none."""
         stated = _split(VALUE, self.value)
         without = [column for column, family in stated.items() if family is None]
         if without and self.family is None and len(stated) > 1:
@@ -330,7 +330,7 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def kinds(self) -> dict[str, Kind | None]:
-        """The kind of each column of covariates, or None if it follows from the column. Raises UsageError."""
+        """Covariate column → its kind, or None if the cells decide. Raises UsageError."""
         kinds: dict[str, Any] = _split(COVARIATE, self.covariates)
         for column, kind in kinds.items():
             if kind not in (None, *get_args(Kind)):
@@ -345,17 +345,17 @@ class EfaOptions(EstimatorOptions):
 
     @property
     def may_be_alone(self) -> bool:
-        """Whether a sequence of one row is read."""
+        """Whether sequences of one row are allowed."""
         return self.short == "keep" or self.causal
 
     def has_order(self, position: str | None) -> bool:
-        """Whether the order of rows has an effect. position: as that of `gives_vectors`."""
+        """Whether the order of rows has an effect. position: as for `gives_vectors`."""
         return self.gives_vectors(position) or self.causal or self.window is not None
 
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.
 
-        Rows that are asked for in one direction are in an order, too.
+        Unless `order` is set, they have vectors if a column orders the rows, and in one direction.
         """
         if self.model != "efa":
             return False
@@ -385,7 +385,7 @@ def _split(pattern: re.Pattern[str], texts: Sequence[str]) -> dict[str, str | No
 
 
 class EfaFitOptions(FormOptions, EfaOptions):
-    """Options of fitting a model to a file, and of measuring and keeping it. Raises UsageError."""
+    """Options for fitting a model to a file, measuring it and saving it. Raises UsageError."""
 
     validation: str | None = option(
         None, "File with the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
@@ -411,7 +411,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
 
 
 class EfaPredictOptions(FormOptions):
-    """Options of predictions of a file: its form, and the device. Raises UsageError."""
+    """Options for predicting the rows of a file: its form, and the device. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     short: Short | None = option(None, SHORT, panel=INPUT, shown_default="as in fit")
@@ -419,7 +419,7 @@ class EfaPredictOptions(FormOptions):
 
 
 class EfaSampleOptions(Options):
-    """Options of drawing from a fitted model. Raises UsageError."""
+    """Options for drawing from a fitted model. Raises UsageError."""
 
     sequences: int | None = option(None, "Number of sequences to draw", panel=COMPUTATION, least=1, shown_default="1")
     length: int | None = option(
@@ -430,7 +430,7 @@ class EfaSampleOptions(Options):
 
 
 class EfaDrawOptions(FormOptions, EfaSampleOptions):
-    """Options of drawing from a saved model. Raises UsageError."""
+    """Options for drawing from a saved model. Raises UsageError."""
 
     data: str | None = option(
         None,
@@ -441,12 +441,12 @@ class EfaDrawOptions(FormOptions, EfaSampleOptions):
 
 
 class EfaSimilarOptions(Options):
-    """Options of the ranking of items that go with another one. Raises UsageError."""
+    """Options for ranking the items that go with another item. Raises UsageError."""
 
     by: SimilarBy | None = option(
         None,
         "Rank by p(item | ITEM) / p(item): items that occur together (probability); or by products δ·β: items that "
-        "are alike to the model, even if they never occur together (vectors)",
+        "the model treats alike, even if they never occur together (vectors)",
         panel=COMPUTATION,
         shown_default="probability, for a model of items without covariates",
     )

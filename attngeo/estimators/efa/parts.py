@@ -25,10 +25,10 @@ ARCHITECTURE_OF_VALUES = ("two_item_vectors", "value_embedding", "join", "output
 
 
 def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[ModelledPart, ...], bool]:
-    """The parts that are asked for, or else the one of which the table has a column; and whether values have items.
+    """The parts to model, from the options or else from the columns of the table; and whether values have items.
 
-    train: the training table. Raises TableError if it lacks a column that the options name, or any that is modelled,
-    and UsageError for an option without an effect.
+    train: the training table. Raises TableError if it lacks a named column, or has nothing to model, and UsageError for
+    an option without an effect.
     """
     check_columns(train, [], TRAINING)
     if options.part == "both":

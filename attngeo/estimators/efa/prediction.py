@@ -36,7 +36,7 @@ FEWEST_ITEMS = 256
 def read_all(
     model: PartModel, sequences: Sequences, function: Callable[[Batch], Tensor], options: EfaOptions
 ) -> Tensor:
-    """A function of batches, such as `model.mean`, at all entries: [P, …]."""
+    """The results of a function of batches, such as `model.mean`, for all entries: [P, …]."""
     device = pick_device(options.device)
     model.to(device).eval()
     results: Tensor | None = None
@@ -51,12 +51,12 @@ def read_all(
 
 
 class Beside(NamedTuple):
-    """Probabilities of items beside an item: as the next position of a sequence with this item alone, [D] each.
+    """Probabilities of items beside an item: at the next position of a sequence with this item alone, [D] each.
 
     Attributes:
         chances: p(other | item).
         usual: p(other), the mean of p(other | one item) over all items but the other.
-        reverse: p(item | other); NaN for others that the mean is not over.
+        reverse: p(item | other); NaN for items that the mean leaves out.
     """
 
     chances: np.ndarray
@@ -67,12 +67,12 @@ class Beside(NamedTuple):
 @torch.no_grad()
 @explain_memory(MEMORY_ADVICE)
 def predict_beside(model: PartModel, item: int, weights: np.ndarray, options: EfaOptions) -> Beside:
-    """The probabilities of all items beside one. The means of more than 11,585 items are over those with most weight.
+    """The probabilities of all items beside one. With more than 11,585 items, means are over the largest weights.
 
     Args:
-        model: of items, without covariates.
-        item: its number.
-        weights: of items in the means, [D].
+        model: a model of items, without covariates.
+        item: number of the item.
+        weights: weights of the items in the means, [D].
         options: of the model.
     """
     device = pick_device(options.device)
@@ -109,10 +109,10 @@ def _predict_next(model: PartModel, items: np.ndarray, device: torch.device) -> 
 
 @torch.no_grad()
 def draw_sequences(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Items at each position, [N, I], or values, [N, I, columns]. Those of the batch are not read.
+    """Draw items at each position, [N, I], or values, [N, I, columns]. Items or values of the batch are not read.
 
     causal: one pass, instead of sweeps. Raises DataError if values grow without limit: conditional distributions may
-    have no joint one, as those of counts that raise each other.
+    have no joint distribution, for example of counts that increase each other.
     """
     known = batch.known
     length = known.shape[1]
@@ -153,7 +153,7 @@ def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
 
 @torch.no_grad()
 def tabulate_attention(model: PartModel, sequences: Sequences, *, causal: bool) -> pd.DataFrame:
-    """The weights of pairs of known positions, as rows; columns are those of `attention_weights`, without items.
+    """The weights of pairs of known positions, as rows with the columns of `attention_weights`, without items.
 
     Args:
         model: the model.

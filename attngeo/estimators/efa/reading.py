@@ -40,17 +40,16 @@ SAME_PLACE = 1e-6
 
 @dataclass(frozen=True)
 class TableReader:
-    """A reader of tables for a part of a model: the columns, and what they must have.
+    """Reads tables for a part of a model, and checks their columns.
 
-    If positions do not matter, a column called position that cannot be read is ignored, unless the options name it.
+    If positions do not matter, an unreadable column called position is ignored, unless the options name it.
 
     Attributes:
         options: names of the columns.
-        items: known items in the order of their numbers, if the shape has any. Those of other kinds are found by their
-            texts.
+        items: known items in the order of their numbers, if the shape has any. Items of another kind are matched by
+            their texts.
         shape: shape of the data.
-        families: families of the columns of values, which must be able to give each value; none if the values are not
-            read.
+        families: families of the value columns, which must allow each value; empty if the values are not checked.
     """
 
     options: EfaOptions
@@ -65,23 +64,23 @@ class TableReader:
 
     @property
     def position(self) -> str | None:
-        """The column of positions that a table must have."""
+        """The required position column, if any."""
         return self.options.position or self.shape.position
 
     @property
     def modelled(self) -> list[str]:
-        """The columns of what is modelled."""
+        """The modelled columns: the values, or the item."""
         return list(self.options.families) if self.has_values else [self.options.item]
 
     def read(self, frame: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> Sequences:
-        """The sequences of a table.
+        """Read the sequences of a table.
 
         Args:
-            frame: a row for each observation.
-            source: what messages call the table.
-            fill: whether rows may lack what is modelled. They are predicted from those that have it, and no row is
-                predicted from them. Those of one position are alternatives: each has a copy of its sequence, without
-                the other ones.
+            frame: one row per observation.
+            source: name of the table in messages.
+            fill: whether rows without the item or values are allowed. They are predicted from complete rows, and no row
+                is predicted from them. If several share a position, they are alternatives: each gets its own copy of
+                the sequence, without the others.
 
         Raises:
             TableError: a cell or a sequence cannot be read; it names the row, from 1, and what to do.
@@ -250,7 +249,7 @@ def _lay_out(
 
 
 def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
-    """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
+    """Raise TableError unless each sequence has exactly these places, in this order, because neighbours are fixed."""
     expected = torch.tensor(places, dtype=torch.float64)
     assert sequences.coordinates is not None
     if (sequences.lengths == len(places)).all() and sequences.present.all():

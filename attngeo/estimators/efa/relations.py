@@ -18,17 +18,16 @@ FOLDS = 20
 
 
 class Relation(NamedTuple):
-    """How nearly one set of vectors is a linear map of another.
+    """How close one set of vectors is to a linear map of another.
 
-    R² is that of rows that are left out of the map, a twentieth at a time: 0 or less by chance, NaN if there are too
-    few rows for that.
+    R² is measured on rows left out of the map, a twentieth at a time: 0 or less by chance, NaN with too few rows.
 
     Attributes:
         forward: R² of the second set from the first.
         backward: R² of the first set from the second.
         correlation: mean canonical correlation.
         lowest: lowest canonical correlation.
-        correlation_chance: mean canonical correlation if the rows of one set are shuffled.
+        correlation_chance: mean canonical correlation after shuffling the rows of one set.
     """
 
     forward: float

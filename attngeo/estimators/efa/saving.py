@@ -50,7 +50,7 @@ class SavedCounts(Table):
 
     Attributes:
         sequences: number of sequences.
-        pairs: number of pairs that are kept.
+        pairs: number of kept pairs.
         least: pairs in fewer sequences are not kept.
     """
 
@@ -172,7 +172,7 @@ def write_efa(
 
     Raises:
         OutputError: the folder cannot be written.
-        TableError: JSON has no form for an item.
+        TableError: JSON cannot store an item.
     """
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} holds a model of one part, which would be read instead; choose another folder")
@@ -212,7 +212,7 @@ def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
 
 
 def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel], ItemCounts | None]:
-    """The configuration, the models and the counts of a folder; parameters and errors are those of `load`."""
+    """The configuration, the models and the counts of a folder; parameters and errors are as for `load`."""
     if (folder / CONFIG).exists() or not (folder / MODEL_PARTS[0] / CONFIG).exists():
         about, model, counts = _read_part(folder, family)
         return about, [model], counts

@@ -79,7 +79,7 @@ class DataShape(Table):
 
     @property
     def covariate_sizes(self) -> tuple[int, int]:
-        """How many categories the covariates have, and how many numbers a row has of them."""
+        """The number of categories of all covariates, and of their numbers per row."""
         categories = sum(column.codes for column in self.covariates)
         numbers = sum(column.numbers for column in self.covariates)
         return categories, numbers
@@ -87,7 +87,7 @@ class DataShape(Table):
 
 @dataclass(frozen=True)
 class Sequences:
-    """The rows of a table, by sequence, without padding: one long sequence does not make the others larger.
+    """The rows of a table, by sequence, without padding, so that one long sequence does not enlarge the others.
 
     A tensor is None if the table lacks its columns.
 
@@ -127,7 +127,7 @@ class Sequences:
 
     @cached_property
     def present(self) -> Tensor:
-        """Where there is a row, [P]."""
+        """Whether each entry has a row, [P]."""
         return torch.as_tensor(self.rows >= 0)
 
     @cached_property
@@ -138,14 +138,14 @@ class Sequences:
         return torch.as_tensor(sequence), torch.as_tensor(position)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of entries that there are, by their names."""
+        """The existing tensors, with their names."""
         for field in fields(self):
             tensor = getattr(self, field.name)
             if isinstance(tensor, Tensor):
                 yield field.name, tensor
 
     def find_repeats(self) -> np.ndarray:
-        """Which entries have an item that a known entry before it in the sequence has, too, [P]."""
+        """Whether each entry repeats the item of an earlier known entry in its sequence, [P]."""
         assert self.items is not None
         sequence, _ = self.index
         known = self.known.numpy()
@@ -170,7 +170,7 @@ class Sequences:
         return entries
 
     def pad(self, numbers: Tensor) -> Tensor:
-        """Numbers of entries, [P, …], as those of positions, [N, I, …]; 0 at those that a sequence does not have."""
+        """Spread numbers of entries, [P, …], over positions, [N, I, …], with 0 for padding."""
         padded = numbers.new_zeros(len(self), int(self.lengths.max(initial=1)), *numbers.shape[1:])
         padded[self.index] = numbers
         return padded
@@ -186,7 +186,7 @@ class Sequences:
         return Batch(**padded, present=self.pad(self.present))
 
     def scatter(self, numbers: Tensor, rows: int, where: Tensor) -> np.ndarray:
-        """Numbers of some entries, [P, …], as those of each row of the table, [rows, …]; NaN for the others."""
+        """Spread numbers of some entries, [P, …], over the rows of the table, [rows, …], with NaN for other rows."""
         chosen = where.numpy()
         spread = np.full((rows, *numbers.shape[1:]), np.nan)
         spread[self.rows[chosen]] = numbers.double().numpy()[chosen]

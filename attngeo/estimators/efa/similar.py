@@ -16,7 +16,7 @@ from attngeo.estimators.efa.vectors import find_number
 
 
 def explain_no_probability(model: PartModel) -> str | None:
-    """Why a model gives no probability of an item beside another one, and what to do; None if it does.
+    """Why a model has no probability of an item beside another item, and what to do; None if it has.
 
     model: the first part.
     """
@@ -31,7 +31,7 @@ def explain_no_probability(model: PartModel) -> str | None:
             "an empty item to attngeo efa predict"
         )
     if model.shape.longest < 2:
-        return "the model has sequences of one row; fit to sequences of two or more"
+        return "the model was fitted to sequences of one row; fit to sequences of two or more"
     return None
 
 
@@ -43,24 +43,23 @@ def rank_beside(
     options: EfaOptions,
     top: int | None = None,
 ) -> pd.DataFrame:
-    """The items that go with an item by their probabilities, best first; the item itself is left out.
+    """Rank the items that go with an item by their probabilities, best first, without the item itself.
 
     Args:
-        model: the part of items, without covariates.
+        model: the part that predicts items, without covariates.
         items: all items in the order of their numbers.
-        item: one of them.
-        counts: of sequences; None if the model has none.
-        options: of the model.
-        top: the number of rows; None for all.
+        item: an item of these.
+        counts: counts of sequences; None if the model has none.
+        options: options of the model.
+        top: number of rows; None for all.
 
     Returns:
-        Columns: rank, item, score, probability, sequences, lift. probability: p(other | item), of the next position of
-        a sequence that has the item alone. score: p(other | item) / p(other), for the mean p(other) of such
-        probabilities over all items but the other one, weighted by the sequences that have them (equally without
-        counts). If order has no effect, the ratio is p(item | other) / p(item), too; the score is then the geometric
-        mean of both, for which a model is right more often, unless there are more than 11,585 items. sequences: that
-        have both. lift: their share of all, divided by the product of the shares of each item. Both are missing without
-        counts.
+        Columns: rank, item, score, probability, sequences, lift. probability: p(other | item) at the next position of a
+        sequence with this item alone. score: p(other | item) / p(other), where p(other) is the mean of such
+        probabilities over all items but the other one, weighted by their numbers of sequences (equally without counts).
+        If order has no effect, p(item | other) / p(item) is the same ratio. With up to 11,585 items, score is then the
+        geometric mean of both, which is right more often. sequences: number of sequences with both items. lift: their
+        share of all sequences, divided by the product of each item's share. Both are missing without counts.
 
     Raises:
         UsageError: the item is unknown.

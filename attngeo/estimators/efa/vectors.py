@@ -20,11 +20,11 @@ LAYER_VECTORS = ("query", "key", "value")
 
 @torch.no_grad()
 def tabulate_embeddings(model: PartModel, items: Sequence[Any]) -> dict[str, pd.DataFrame]:
-    """DataFrames [items, numbers]: context, center; query, key and value of the first layer if there is attention.
+    """DataFrames [items, numbers]: context, center; with attention, also query, key and value of the first layer.
 
-    Queries, keys and values are those of context embeddings, Wβ plus the bias, as in figure 4 of the paper. The value
-    part has them only if its tokens are nothing but an item's vector, which they never are; so it has the first two.
-    Raises UsageError for a model without items.
+    Queries, keys and values are computed from context embeddings, Wβ plus the bias, as in figure 4 of the paper. The
+    value part has only the first two, because its tokens are never an item's vector alone. Raises UsageError for a
+    model without items.
     """
     tables = _find_tables(model)
     attention = getattr(model.network, "attention", None)
@@ -38,20 +38,20 @@ def tabulate_embeddings(model: PartModel, items: Sequence[Any]) -> dict[str, pd.
 def rank_similar(
     model: PartModel | JointModel, items: Sequence[Any], item: Any, top: int | None = None
 ) -> pd.DataFrame:
-    """The items that go with an item, best first: rank, item, score; the item itself is left out (table 3).
+    """Rank the items that go with an item, best first, without the item itself (table 3): rank, item, score.
 
-    The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β, of the part of
-    items if there are both. Section 6.3 of the paper prints δ_a·β_b + β_b·δ_a, one product twice; its code has both.
+    The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β; with both parts,
+    from the part that predicts items. Section 6.3 of the paper prints δ_a·β_b + β_b·δ_a, the same product twice; its
+    code has both products.
 
     Args:
         model: a fitted model, such as `ExponentialFamilyAttention.model_`.
         items: all items in the order of their numbers, such as `items_`.
-        item: one of them.
-        top: the number of rows; None for all.
+        item: an item of these.
+        top: number of rows; None for all.
 
     Raises:
-        UsageError: the item is unknown, or the model is of values by attention: no product of its embeddings is a part
-            of it.
+        UsageError: the item is unknown, or the model is an attention model of values, which uses no such products.
     """
     part = model.parts[0]
     if isinstance(part.network, ValueAttention):

@@ -16,10 +16,10 @@ BLOCK = 16
 
 
 def tabulate_vectors(model: ExponentialFamilyAttention) -> pd.DataFrame:
-    """The query, key and value of each item in each head of the first layer; one row for each number.
+    """The query, key and value of each item in each head of the first layer; one row per number.
 
     Args:
-        model: fitted to items, with attention.
+        model: an attention model, fitted to items.
 
     Returns:
         Columns: item, vector (query, key or value), head, number (from 0), value.
@@ -40,18 +40,18 @@ def tabulate_vectors(model: ExponentialFamilyAttention) -> pd.DataFrame:
 
 
 def tabulate_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd.DataFrame:
-    """How much each place, when it is masked, attends to each place: the mean over sequences and heads.
+    """How much each place attends to each place while it is masked: the mean over sequences and heads.
 
     Args:
-        model: fitted to values with two coordinates, of which the first is the latitude.
-        data: rows as those of its training; places are their items, or else their positions.
+        model: fitted to values with two coordinates, latitude first.
+        data: rows as in training; their items name the places, or without items, their positions.
 
     Returns:
-        Columns: place (that is masked), attended_place, latitude and longitude (of the attended one), layer, lag
-        (0, or which of the earlier times), weight.
+        Columns: place (the masked one), attended_place, latitude and longitude (of the attended place), layer, lag
+        (0, or the number of the earlier time), weight.
 
     Raises:
-        UsageError: the model has no two coordinates; and as `attention_weights` raises.
+        UsageError: the model does not have two coordinates, or `attention_weights` raises it.
     """
     options = model.options_
     if len(options.coordinates) != 2:

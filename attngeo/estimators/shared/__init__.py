@@ -16,14 +16,14 @@ Estimator = TypeVar("Estimator")
 
 
 class EstimatorOptions(Options):
-    """Options of the training of an estimator, under the names of scikit-learn."""
+    """Options for training an estimator, with the names of scikit-learn."""
 
     max_epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, flags=("--epochs",), least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     device: str = device_option()
 
     def training(self, **more: Any) -> TrainingOptions:
-        """The options of the loop. more: those that have another name or default there, and further ones."""
+        """The options of the training loop. more: options with another name or default there, and further options."""
         shared: dict[str, Any] = {"epochs": self.max_epochs, "learning_rate": self.learning_rate, "device": self.device}
         return TrainingOptions(**shared | more)
 
@@ -33,9 +33,9 @@ def takes_keywords(
 ) -> Callable[[Callable[[Estimator], None]], Callable[Concatenate[Estimator, Keywords], None]]:
     """A decorator of `__init__`: its keywords are the fields of an options class, with their types and defaults.
 
-    They are attributes of the estimator, unchecked, as scikit-learn asks; `fit` checks them. The help texts of the
-    options replace {options} in the section `Args:` of the docstring. Raises UnknownOptionError for a keyword that is
-    no field.
+    They become attributes of the estimator, unchecked, as scikit-learn requires; `fit` checks them. The help texts of
+    the options replace {options} in the section `Args:` of the docstring. Raises UnknownOptionError for an unknown
+    keyword.
     """
     options: Any = keywords
     defaults = {name: field.default for name, field in options.model_fields.items()}

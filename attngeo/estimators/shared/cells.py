@@ -32,23 +32,22 @@ MOST_UNREAD_SHARE = 0.1
 
 
 def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: bool = False) -> np.ndarray:
-    """The code of each cell: its number among known values, int64; UNKNOWN if it is missing or none of them.
+    """The code of each cell: its number among known values, int64; UNKNOWN if it is missing or unknown.
 
-    A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
-    cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
-    gave it. A boolean may be written as true, True or TRUE. An unknown fraction is the known one that it equals in
-    single precision, if there is one such.
+    If a text is unknown, it is matched as the number or boolean that pandas would read; if a number is unknown, as its
+    text. So a cell has the same code whatever the kind of its column. A boolean may be written as true, True or TRUE.
+    An unknown fraction matches a known one that is equal in single precision.
 
     Args:
         column: cells, [rows].
         values: the known values.
-        are_codes: whether 01 is another value than 1.
+        are_codes: whether 01 and 1 are different values.
 
     Returns:
         [rows].
 
     Raises:
-        TypeError: a cell is no single value, such as a list.
+        TypeError: a cell is not a single value, but for example a list.
     """
     code_of = _number_values(values)
     indices, distinct = pd.factorize(column)
@@ -115,9 +114,9 @@ def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:
 
 
 def read_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number, such as a date.
+    """The cells of a column as float64, [rows]; NaN for a missing cell, and for other cells such as dates.
 
-    A whole number that is too large for a float is infinite.
+    A whole number too large for a float is infinite.
     """
     if column.dtype.kind in "mMc":
         return np.full(len(column), np.nan)
@@ -125,10 +124,10 @@ def read_numbers(column: pd.Series[Any]) -> np.ndarray:
 
 
 def read_like_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """The cells of a column as those of a column of numbers: as `read_numbers`, and 7,5 if a comma is a decimal mark.
+    """The cells of a column as numbers, as in `read_numbers`, but also 7,5 if a comma is the decimal mark.
 
-    It is one in a cell where it cannot be between thousands, and then in all cells: points are between thousands,
-    unless one is a decimal mark for certain.
+    It is the decimal mark in all cells if it cannot separate thousands in one of them. Points then separate thousands,
+    unless one of them must be a decimal mark.
     """
     numbers = read_numbers(column)
     if column.dtype.kind in "mMc" or not (np.isnan(numbers) & column.notna().to_numpy()).any():
@@ -147,14 +146,14 @@ def read_like_numbers(column: pd.Series[Any]) -> np.ndarray:
 
 
 def find_marks(texts: pd.Series[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The cells that have a decimal comma, and those that have a decimal point, for certain: not between thousands."""
+    """The cells whose comma, or whose point, must be a decimal mark, because it cannot separate thousands."""
     with_comma = texts.str.fullmatch(COMMA, na=False) & ~texts.str.fullmatch(THOUSANDS, na=False)
     with_point = texts.str.fullmatch(POINT, na=False) & ~texts.str.fullmatch(POINTS, na=False)
     return with_comma.to_numpy(bool), with_point.to_numpy(bool)
 
 
 def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The cells of a column as numbers of one kind, with all digits if int64 has them; missing if they are none."""
+    """The cells of a column as numbers of one kind, with all digits if they fit in int64; missing for other cells."""
     try:
         numbers = pd.to_numeric(column, errors="coerce")
     except OverflowError:
@@ -167,17 +166,17 @@ def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
 def refuse_unread(
     column: pd.Series[Any], is_wrong: np.ndarray, noun: str, example: Any, *, is_strict: bool = False
 ) -> str:
-    """A note about the cells of a column that cannot be read as those of the training column; "" for none.
+    """A note about cells that cannot be read like the training column; "" for none.
 
     Args:
         column: cells.
-        is_wrong: whether each is there and cannot be read, [rows].
-        noun: what the training column has, such as "number".
+        is_wrong: whether each cell is present but unreadable, [rows].
+        noun: kind of the training values, such as "number".
         example: a training value.
-        is_strict: whether one is an error.
+        is_strict: whether a single unreadable cell is an error.
 
     Raises:
-        TableError: fewer than nine tenths of the cells that are there can be read.
+        TableError: fewer than nine tenths of the present cells can be read.
     """
     count = int(is_wrong.sum())
     if not count:
@@ -220,7 +219,7 @@ def _write(value: Any) -> str:
 
 
 def name_missing(texts: Sequence[str]) -> str:
-    """The options of the command line that make missing cells of these texts, for messages."""
+    """The command-line options that treat these texts as missing, for messages."""
     return " ".join(f"--missing {shlex.quote(text)}" for text in texts)
 
 

@@ -40,13 +40,13 @@ FIRST, LAST = np.datetime64("0001-01-03", "us"), np.datetime64("9999-12-29", "us
 
 @dataclass(frozen=True)
 class DateColumn:
-    """A column of dates as a model knows it.
+    """A date column, as learned from the training rows.
 
     Attributes:
         written: format of its cells; "" for a dtype of dates.
-        zone: zone of its times, such as Europe/Berlin, UTC or +02:00; "" if they have none; None if it is unknown, in
-            models of older versions.
-        example: one of its cells.
+        zone: zone of its times, such as Europe/Berlin, UTC or +02:00; "" if they have none; None if unknown, in models
+            saved by older versions.
+        example: a cell of the column.
         has_several_zones: whether its cells have several zones; `zone` is UTC then.
     """
 
@@ -65,10 +65,10 @@ class Moments(NamedTuple):
     """The times of cells.
 
     Attributes:
-        wall: time on the wall clock of its own zone, datetime64[us], [rows]; NaT for a cell that is missing or no date.
+        wall: time on the wall clock of the cell's zone, datetime64[us], [rows]; NaT if missing or not a date.
         utc: the same in UTC; NaT also for a cell without a zone.
         zones: names of all zones.
-        others: cells whose days are written otherwise than in training.
+        others: cells whose days are written in another way than in training.
     """
 
     wall: pd.Series[Any]
@@ -78,7 +78,7 @@ class Moments(NamedTuple):
 
     @property
     def zone(self) -> str:
-        """The zone of a column with these times: UTC for several ones, "" for none."""
+        """The zone of a column with these times: UTC for several zones, "" for none."""
         if len(self.zones) > 1:
             return UTC
         return self.zones[0] if self.zones else ""
@@ -89,13 +89,13 @@ class Moments(NamedTuple):
 
 
 def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> DateColumn | None:
-    """How the dates of a training column are written, and their zone; None for a column of something else.
+    """How the dates of a training column are written, and their zone; None if the column has no dates.
 
     Args:
         column: cells.
-        days: the formats of days that are tried; all without them.
-        is_date: whether the user says that it has dates. If two formats read all cells, the first one is taken then,
-            and none otherwise.
+        days: the day formats to try; without them, all.
+        is_date: whether the user says that the column has dates. If two formats read all cells, the first one is used
+            then, and none otherwise.
 
     Raises:
         TableError: some cells have a zone, and others none.
@@ -115,7 +115,7 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
 
 
 def find_short_year(column: pd.Series[Any]) -> str:
-    """The first cell of a column of texts that looks like a date with a year of two digits, as all but a few do.
+    """The first cell that looks like a date with a two-digit year, in a text column where most cells do.
 
     "" for other columns.
     """
@@ -130,7 +130,7 @@ def find_short_year(column: pd.Series[Any]) -> str:
 
 
 def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> list[str]:
-    """The formats of days that read all cells of a column that has no dtype of dates; see `find_dates`."""
+    """The day formats that read all cells of a column without a date dtype; see `find_dates`."""
     values = _unfold(column).dropna()
     if _is_of_dates(values) or not len(values):
         return []
@@ -145,7 +145,7 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
 
 
 def find_readable(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> dict[str, np.ndarray]:
-    """The cells that each format of days reads, [rows]; none at all for a column in which most cells are no dates.
+    """Day format → the cells that it reads, [rows]; empty for a column where most cells are not dates.
 
     Args:
         column: the cells.
@@ -222,10 +222,10 @@ def read_moments(column: pd.Series[Any], written: str) -> Moments:
 
 
 def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Moments) -> tuple[pd.Series[Any], list[str]]:
-    """The times of a column on the wall clock of the training column's zone, and notes of what is read otherwise.
+    """The times of a column on the wall clock of the training column's zone, and notes about unexpected readings.
 
-    A time without a zone is one of that wall clock. Raises TableError for a time with a zone in a column that had none
-    in training, unless it is midnight and the column has days only; and if only some cells have a zone.
+    A time without a zone is taken to be on that wall clock. Raises TableError for a time with a zone if the training
+    column has none, except midnight in a column of days; and if only some cells have a zone.
     """
     notes = []
     count = int(moments.others.sum())
@@ -274,9 +274,9 @@ def refuse_mixed_zones(column: pd.Series[Any], moments: Moments, advice: str) ->
 
 
 def to_zone(utc: pd.Series[Any], zone: str) -> pd.Series[Any]:
-    """Times of UTC on the wall clock of a zone, datetime64[us].
+    """UTC times on the wall clock of a zone, datetime64[us].
 
-    Python's calendar may lack those of the first and last days in another zone; they have the offset of the next one.
+    Python's calendar may end before the first and last times in another zone; these get the nearest known offset.
     """
     inside = pd.Series(np.clip(utc.to_numpy(), FIRST, LAST), utc.index)
     walls = inside.dt.tz_localize(UTC).dt.tz_convert(find_zone(zone)).dt.tz_localize(None)
@@ -320,7 +320,7 @@ def name_zone(zone: dt.tzinfo | None) -> str:
 
 
 def find_zone(name: str) -> dt.tzinfo:
-    """The zone of a name that `name_zone` gave. Raises ValueError if there is none."""
+    """The zone with this name from `name_zone`. Raises ValueError if there is none."""
     if name == UTC:
         return dt.UTC
     match = OFFSET.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Tables in files of a user, read so that the values of each column stay numbers, booleans or texts as they are."""
+"""Tables in a user's files, read so that the values of each column stay numbers, booleans or texts."""
 
 from __future__ import annotations
 
@@ -84,31 +84,30 @@ def read_own_table(
     progress: ProgressCallback = ignore_progress,
     missing_in: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
+    """Read the rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    A text file has the form that the options say, and otherwise the one that it shows: see `find_form`. So have the
-    numbers of a column, if all its cells have one form, or if another column or the separator tells the decimal mark.
-    A column of a text file is of texts if a whole number in it begins with 0, or if its booleans are not written as
-    Python writes them. A column of a Parquet file that holds lists, records or maps is left out, with a warning in the
-    log.
+    The options say how a text file is written; the file itself shows the rest: see `find_form`. The form of the numbers
+    in a column is found if all its cells have the same form, or if another column or the separator decides the decimal
+    mark. A column of a text file holds texts if a whole number in it begins with 0, or if its booleans are not written
+    as in Python. A Parquet column with lists, records or maps is left out, with a warning in the log.
 
     Args:
         path: the file.
-        missing: texts that are missing cells, as `list_missing` reads them. Those of MISSING_TEXTS are texts in a
-            Parquet file, which has missing cells of its own.
-        texts: columns of a text file that are texts, even if all look like numbers.
-        codes: columns of a text file that are texts if they look like booleans.
-        named: further columns that are needed, which are no lists.
+        missing: texts that mark missing cells, as `list_missing` reads them. In a Parquet file, which marks missing
+            cells itself, the texts of MISSING_TEXTS are texts.
+        texts: columns of a text file to read as texts, even if all cells look like numbers.
+        codes: columns of a text file to read as texts if they look like booleans.
+        named: further required columns, which must not hold lists.
         options: how text files are written.
-        progress: gets notes of what is found and of what may be read otherwise than the user expects.
-        missing_in: further texts that are missing cells, by the column in which they are.
+        progress: gets notes about what was found, and about cells that may be read in an unexpected way.
+        missing_in: column → further texts that mark missing cells in it.
 
     Raises:
-        DataUnavailableError: there is no such file.
-        UsageError: it has another format.
-        TableError: it cannot be read, has no rows, names a column twice, or holds lists in a column that is needed, or
-            dates that no calendar has.
-        NotEnoughMemoryError: it does not fit.
+        DataUnavailableError: the file does not exist.
+        UsageError: the file has another format.
+        TableError: the file cannot be read, has no rows, names a column twice, or has lists in a required column, or
+            dates outside the calendar.
+        NotEnoughMemoryError: the table does not fit in memory.
     """
     path = require_table(path)
     start = time.monotonic()
@@ -170,9 +169,9 @@ def _name_encoding(path: Path, form: FileForm) -> str:
 
 
 def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: ProgressCallback) -> pd.DataFrame:
-    """The rows themselves, of which a .csv file is written in the form of the file that gave the frame.
+    """The rows, marked so that a .csv file is written in the form of the file that the frame came from.
 
-    If its encoding lacks a character of theirs, they are written as UTF-8, with a note.
+    If the encoding of that file lacks a character, they are written as UTF-8, with a note.
     """
     form = dict(frame.attrs.get(FORM, {}))
     encoding = form.get("encoding", UTF8)
@@ -187,26 +186,26 @@ def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: Prog
 
 
 def find_decimal(frame: pd.DataFrame) -> str:
-    """The decimal mark of the text file that gave the frame; a point if it has none."""
+    """The decimal mark of the text file that the frame came from; a point if there is none."""
     return str(frame.attrs.get(FORM, {}).get("decimal", "."))
 
 
 def read_written(
     path: str | Path, names: list[str] | None = None, options: FormOptions = AS_FOUND
 ) -> pd.DataFrame | None:
-    """The cells of a file that `read_own_table` reads, as they are written.
+    """The cells of a file for `read_own_table`, as written in the file.
 
     Args:
         path: the file.
-        names: only these columns, under the names that pandas gives them; without them, columns have the names of the
-            first line, an empty one included.
+        names: only these columns, with pandas' names for them; without `names`, all columns have the names in the first
+            line, even an empty name.
         options: how text files are written.
 
     Returns:
-        Texts, of which "" is an empty cell; None for a Parquet file, whose cells are read as they are.
+        Texts, "" for an empty cell; None for a Parquet file, whose cells need no reading.
 
     Raises:
-        DataUnavailableError, UsageError, TableError: as `read_own_table` raises.
+        DataUnavailableError, UsageError, TableError: as in `read_own_table`.
     """
     path = require_table(path)
     if path.suffix.lower() == ".parquet":
@@ -219,7 +218,7 @@ def read_written(
 
 
 def settle_table(written: pd.DataFrame) -> pd.DataFrame:
-    """A table of texts with numbers and booleans in place of those that are written the same: see `_settle`."""
+    """A table of texts, with numbers and booleans where writing them gives the same text: see `_settle`."""
     return pd.DataFrame({name: _settle(written[name]) for name in written.columns})
 
 
@@ -248,10 +247,10 @@ def _settle(column: pd.Series[str]) -> pd.Series[Any]:
 
 
 def settle_labels(texts: pd.Series[str]) -> pd.Series[Any]:
-    """The labels of a text file: numbers or booleans if they are written as Python writes them, otherwise the texts.
+    """The labels of a text file: numbers or booleans if they are written as in Python, otherwise texts.
 
-    So each label that is predicted is written as it is there. Fractions are numbers however they are written, and so
-    are whole numbers of which one is written in two ways, such as 1 and 1.0.
+    So predicted labels are written as in the file. Fractions are numbers however they are written, and so are whole
+    numbers if one of them is written in two ways, such as 1 and 1.0.
     """
     known = texts.dropna().astype("str")
     numbers = parse_numbers(known)
@@ -273,7 +272,7 @@ def settle_labels(texts: pd.Series[str]) -> pd.Series[Any]:
 
 
 def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]:
-    """The texts of a column of numbers that are one number, of the first such number."""
+    """The texts for the first number of a column that is written in several ways."""
     if pd.api.types.is_string_dtype(values.dtype):
         return []
     known = pd.DataFrame({"text": texts, "value": values}).dropna().drop_duplicates()
@@ -282,15 +281,15 @@ def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]
 
 
 def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str], mark: str = ".") -> list[str]:
-    """Values as the cells of a column are written: by the texts that it has of them.
+    """Write values as a column writes them, with its own texts where it has the value.
 
-    A number that the column lacks has the form of its numbers, and as many decimals as all of them have. If several
-    forms fit, or none, it has the decimal mark of the file.
+    A new number gets the form of the column's numbers, with enough decimals for all of them. If several forms fit, or
+    none, it gets the decimal mark of the file.
 
     Args:
-        values: to be written.
-        column: the values of the cells, as they are read.
-        texts: the cells as they are written.
+        values: the values to write.
+        column: the values of the cells, as read.
+        texts: the texts of the cells, as written.
         mark: the decimal mark of the file.
     """
     known = pd.DataFrame({"value": column.array, "text": texts.array}, dtype=object).dropna()
@@ -331,7 +330,7 @@ def _write_number(number: float, places: int) -> str:
 
 
 def name_new(name: str, columns: Iterable[Any]) -> str:
-    """The name of a column that is added to these ones of a user: with "predicted_" before it while it is taken."""
+    """The name for a column added to a user's columns: with the prefix "predicted_" as often as the name is taken."""
     taken = set(columns)
     while name in taken:
         name = TAKEN + name
@@ -522,7 +521,7 @@ def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
 
 
 def find_code(texts: pd.Series[str]) -> str:
-    """The first whole number among texts that begins with 0: 01 and 1 are two codes, though one number. "" for none."""
+    """The first whole number among texts that begins with 0, because 01 and 1 are different codes. "" for none."""
     codes = texts[texts.str.fullmatch(CODE_CELL, na=False)]
     return str(codes.iloc[0]).strip() if len(codes) else ""
 
@@ -580,10 +579,10 @@ def _find_undecodable(path: Path) -> int:
 
 
 def list_missing(texts: Iterable[str] | None, default: Iterable[str] | None = None) -> list[str]:
-    """The texts of missing cells, the empty one among them.
+    """The texts that mark missing cells, including the empty text.
 
-    texts: those beside the default; an empty one among them drops it, so that a list of this function is read as it is.
-    default: MISSING_TEXTS without it.
+    texts: texts beside the default. An empty text among them drops the default, so that a list of this function can be
+    passed again. default: MISSING_TEXTS if not given.
     """
     named = list(texts or ())
     if "" not in named:
@@ -602,7 +601,7 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
 
 
 def find_index(frame: pd.DataFrame) -> list[str]:
-    """The columns without a name in the file that number its rows: an index, such as `to_csv` writes."""
+    """The unnamed columns of the file that number its rows: an index, as `to_csv` writes it."""
     names = []
     for name in filter(UNNAMED.fullmatch, frame.columns):
         numbers = pd.Series(read_numbers(frame[name]))
@@ -622,7 +621,7 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def describe_units(frame: pd.DataFrame) -> Iterator[str]:
-    """Notes about columns of texts most of whose cells are numbers with a unit; not of 12% beside a few texts."""
+    """Notes about text columns where most cells are numbers with a unit; not about 12% beside a few texts."""
     read = dict(find_few_texts(frame))
     for name in _list_strings(frame):
         described = "" if name in read else describe_unit(frame[name])
@@ -631,7 +630,7 @@ def describe_units(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def settle_numbers(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The frame with numbers in place of the texts of these columns that are numbers: see `read_beside_texts`."""
+    """The frame, with texts of these columns as numbers where they are numbers: see `read_beside_texts`."""
     for name in {*names} & {*list_texts(frame)}:
         numbers = read_beside_texts(frame[name], find_decimal(frame))
         frame = frame.assign(**{name: frame[name].astype(object).mask(~np.isnan(numbers), numbers)})
@@ -639,7 +638,7 @@ def settle_numbers(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 
 
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The columns of numbers among which are a few texts, and how many there are in words, with the first one.
+    """The number columns with a few texts, and a phrase with the number of texts and the first one.
 
     The numbers may have decimal commas.
     """
@@ -656,7 +655,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def sort_values(values: Iterable[Any]) -> list[Any]:
-    """The values sorted, those of different kinds by the name of the kind first. Raises TypeError if none is less."""
+    """The values sorted, first by the name of their kind. Raises TypeError if values cannot be compared."""
     values = list(values)
     try:
         return sorted(values)
@@ -665,7 +664,7 @@ def sort_values(values: Iterable[Any]) -> list[Any]:
 
 
 def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
+    """A column of whole numbers as such, even if some are missing; other columns in the kind of their values."""
     values = column.dropna()
     if pd.api.types.is_float_dtype(column.dtype):
         is_whole = bool(((values % 1 == 0) & (values.abs() < LARGEST_EXACT)).all())
@@ -694,10 +693,10 @@ def _check_header(path: Path, form: FileForm) -> None:
 
 @contextmanager
 def naming(paths: Mapping[str, str | None], rows: pd.Index[Any] | None = None) -> Iterator[None]:
-    """Let the errors of tables in the block name files.
+    """Make table errors in the block name files.
 
-    paths: the name that an error has for a table → its file. rows: the numbers of the table's rows in the file, from 0,
-    if it has only some of them.
+    paths: name of a table in errors → its file. rows: the file's row numbers of the table's rows, from 0, if the table
+    has only some of them.
     """
     try:
         yield

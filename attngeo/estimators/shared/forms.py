@@ -23,7 +23,7 @@ TAB_NAMES = ("\\t", "tab")
 
 
 def parse_separator(text: Any) -> Any:
-    """One character; a tab may be named so. Raises UsageError."""
+    """A separator of one character; `tab` stands for a tab. Raises UsageError."""
     if isinstance(text, str) and text.lower() in TAB_NAMES:
         return "\t"
     if isinstance(text, str) and (len(text) != 1 or text in '\r\n"'):
@@ -83,19 +83,19 @@ class FileForm:
 
     @property
     def quoting(self) -> Any:
-        """How `csv` and pandas call it."""
+        """The quoting constant for `csv` and pandas."""
         return csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
 
 
 def name_separator(separator: str) -> str:
-    """What parts the columns, in words."""
+    """The separator of the columns, in words."""
     return PARTED_BY.get(separator, repr(separator))
 
 
 def find_form(path: Path, options: FormOptions = AS_FOUND) -> FileForm:
-    """The form of a text file: what the options say, and otherwise what the file shows. Raises OSError.
+    """The form of a text file, from the options or else from the file itself. Raises OSError.
 
-    The encoding is found from the whole file, the separator from its beginning.
+    The whole file decides the encoding, its beginning the separator.
     """
     default = SEPARATORS[path.suffix.lower()]
     encoding = options.encoding or find_encoding(path)

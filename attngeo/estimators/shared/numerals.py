@@ -37,7 +37,7 @@ class Numerals:
 
     Attributes:
         decimal: decimal mark.
-        thousands: characters, each of which may separate thousands.
+        thousands: characters that may separate thousands.
         is_percent: whether the numbers have percent signs.
     """
 
@@ -80,7 +80,7 @@ class Numerals:
 
 
 def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict[str, Numerals]:
-    """The forms that fit all texts, at most one for each of these decimal marks, and none for codes such as 01."""
+    """The forms that fit all texts, at most one per decimal mark; none for codes such as 01."""
     if not texts:
         return {}
     is_percent = all(text.rstrip().endswith("%") for text in texts)
@@ -105,10 +105,10 @@ def _list_thousands(decimal: str) -> tuple[str, ...]:
 
 
 def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
-    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number.
+    """The cells of a column as float64, [rows]; NaN for a missing cell, and for other cells.
 
-    As `read_like_numbers`, but that the numbers have the one form that fits all of them, or the one with this decimal
-    mark, if it is a comma: 1.234 is 1234 then. mark: of the file; a point also if the file does not tell it.
+    Works like `read_like_numbers`, but uses the only form that fits all numbers, or with a decimal comma, the form for
+    it: then 1.234 is 1234. mark: decimal mark of the file; a point also if the file does not show it.
     """
     cells = column.where(column.map(lambda value: isinstance(value, str)))
     patterns = [Numerals(decimal, thousands).pattern for decimal in DECIMALS for thousands in _list_thousands(decimal)]
@@ -130,10 +130,11 @@ def read_beside_texts(column: pd.Series[Any], mark: str) -> np.ndarray:
 
 
 def describe_unit(column: pd.Series[Any]) -> str:
-    """What to do about a column most of whose cells are numbers with a unit; "" for others.
+    """Advice about a column where most cells are numbers with a unit; "" for others.
 
-    The unit is behind the number, or a sign of a currency before it. The column has a few units, as the letters of
-    house numbers are none, and a few other texts at most. Numbers without a unit may be beside one of several letters.
+    The unit follows the number, or is a currency sign before it. The column has only a few units (letters of house
+    numbers are not units), and at most a few other texts. Numbers without a unit may occur beside a unit of several
+    letters.
     """
     cells = column.dropna().astype("str")
     units: dict[str, str] = {}
@@ -173,7 +174,7 @@ class NumberColumn:
         texts: its cells, some missing.
         forms: decimal mark → form that fits; none if it is a column of texts.
         is_read: whether pandas reads the cells as numbers.
-        is_unclear: whether the cells are other numbers with each of the two marks.
+        is_unclear: whether the two decimal marks give different numbers.
     """
 
     texts: pd.Series[Any]
@@ -187,12 +188,12 @@ class NumberColumn:
         return str(self.texts.name)
 
     def choose(self, mark: str | None) -> Numerals:
-        """The form with this decimal mark, or the first one if there is none such."""
+        """The form with this decimal mark, or else the first form."""
         return self.forms.get(mark or "") or next(iter(self.forms.values()))
 
 
 def find_forms(texts: pd.Series[Any], *, is_read: bool = False) -> NumberColumn:
-    """The forms of the cells of a column, some of which are missing. is_read: whether pandas reads numbers of them."""
+    """The forms of the cells of a column, which may be missing. is_read: whether pandas reads them as numbers."""
     distinct = texts.dropna().unique().tolist()
     if is_read:
         forms = {".": Numerals(".", ",")} | find_numerals(distinct, (",",)) if distinct else {}
@@ -203,7 +204,7 @@ def find_forms(texts: pd.Series[Any], *, is_read: bool = False) -> NumberColumn:
 
 
 def find_mark(columns: Sequence[NumberColumn], otherwise: str | None) -> str | None:
-    """The decimal mark that columns tell; None if they contradict each other. otherwise: without such a column."""
+    """The decimal mark that the columns show; None if they contradict each other. otherwise: the mark if none does."""
     marks = set()
     for column in columns:
         if len(column.forms) == 1:

@@ -31,7 +31,7 @@ SUFFIXES = (*SEPARATORS, ".parquet")
 def require_table(path: str | Path) -> Path:
     """The path of a table.
 
-    Raises DataUnavailableError if there is no such file, TableError if it is of another format or has no rows.
+    Raises DataUnavailableError if the file does not exist, TableError if it has another format or no rows.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -64,7 +64,7 @@ def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)
     Args:
         folder: the folder.
         made_by: command that writes such a folder.
-        parts: sub-folders, one of which has the configuration.
+        parts: subfolders that may have the configuration, "" for the folder itself.
     """
     folder = Path(folder)
     if not any((folder / part / CONFIG).exists() for part in parts):
@@ -76,7 +76,7 @@ def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)
 
 
 def require_column(paths: Iterable[str | Path], column: str, options: FormOptions = AS_FOUND) -> None:
-    """Raise UnknownColumnError if the first lines of tables have no such column. Parquet files are left to pandas.
+    """Raise UnknownColumnError if no table has the column in its first line. Parquet files are left to pandas.
 
     options: how text files are written.
     """

@@ -73,9 +73,9 @@ Schema = TypeVar("Schema", bound=SavedModel)
 
 
 def list_plain(values: Iterable[Any], where: str) -> list[Any]:
-    """Values as a saved model keeps them; those of NumPy as those of Python.
+    """Values in the form for a saved model: NumPy's as Python's.
 
-    where: begins a message, such as "column 'size' has a". Raises TableError for a value that JSON lacks.
+    where: start of a message, such as "column 'size' has a". Raises TableError for a value that JSON cannot store.
     """
     plain = [as_python(value) for value in values]
     for value in plain:
@@ -85,10 +85,10 @@ def list_plain(values: Iterable[Any], where: str) -> list[Any]:
 
 
 def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write the configuration and the tensors of a model to a folder, which is created.
+    """Write the configuration and the tensors of a model to a new folder.
 
-    keys: those of the schema that not all models have, and epochs. Raises OutputError, and TableError for a text
-    that no file can keep. Nothing is written if JSON lacks a value of the configuration.
+    keys: the keys of the schema beyond those of all models, and epochs. Raises OutputError, and TableError for a text
+    that cannot be encoded. Nothing is written if JSON cannot store a value of the configuration.
     """
     config = {"model_type": schema.TYPE, "format": schema.FORMAT, "attngeo_version": __version__, **keys}
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -108,8 +108,8 @@ def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any],
 def read_config(folder: Path, schema: type[Schema]) -> Schema:
     """The configuration of a saved model of a type.
 
-    Raises ModelNotFoundError if there is no such folder, UnsupportedModelError if it is of another type or format, and
-    CorruptCheckpointError if it is missing, cannot be read or has not the keys of the schema.
+    Raises ModelNotFoundError if the folder does not exist, UnsupportedModelError for another type or format, and
+    CorruptCheckpointError if the configuration is missing, unreadable or lacks keys of the schema.
     """
     path = folder / CONFIG
     require_saved(folder, schema.MADE_BY)
@@ -161,7 +161,7 @@ def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> 
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a saved model; their numbers are read when they are needed. Raises CorruptCheckpointError."""
+    """The tensors of a saved model; numbers are read on demand. Raises CorruptCheckpointError."""
     path = folder / WEIGHTS
     try:
         require_regular_file(path, sys.maxsize)  # a file that is no regular one may never end
@@ -171,9 +171,9 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(folder: Path, tensors: Mapping[str, Tensor], plan: Callable[[], Mapping[str, Tensor]]) -> None:
-    """Raise CorruptCheckpointError unless tensors are the planned ones: names, shapes, types, and finite numbers.
+    """Raise CorruptCheckpointError unless tensors have the planned names, shapes, types, and finite numbers.
 
-    plan: makes them where `torch.device("meta")` is, which takes no memory.
+    plan: makes the planned tensors; it runs on `torch.device("meta")`, which needs no memory.
     """
     path = folder / WEIGHTS
     try:

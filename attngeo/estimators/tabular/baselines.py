@@ -44,7 +44,7 @@ ReportFits = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method that attention is compared with.
+    """A method to compare attention with.
 
     Attributes:
         make: seed → its classifier with default parameters.
@@ -74,7 +74,7 @@ class FittedBaseline:
     parameters: dict[str, Any]
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The class of each row of categories: [rows]. A category that is unknown counts as the first of its column."""
+        """The class of each row of categories: [rows]. An unknown category counts as the first of its column."""
         return np.asarray(self.classifier.predict(self._encode(x)))
 
     def predict_proba(self, x: np.ndarray) -> np.ndarray:
@@ -127,7 +127,7 @@ def fit_baseline(
     seed: int,
     report: ReportFits | None = None,
 ) -> FittedBaseline:
-    """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
+    """Fit a method of `BASELINES` to a table, with the parameters that score best.
 
     Args:
         name: a key of `BASELINES`.
@@ -137,7 +137,7 @@ def fit_baseline(
         report: called with the number of finished fits and of all fits.
 
     Raises:
-        DataError: there is one class only, or each has fewer rows than folds.
+        DataError: there is only one class, or every class has fewer rows than folds.
         KeyboardInterrupt: at Ctrl-C, which scikit-learn does not always raise.
     """
     baseline = BASELINES[name]
@@ -156,9 +156,9 @@ def fit_baseline(
 
 
 def forecast_seconds(name: str, x: np.ndarray, y: np.ndarray, *, seed: int) -> float:
-    """About how long `fit_baseline` takes: the mean time of the first and the last candidate, times the fits.
+    """Estimate the time of `fit_baseline`: the mean time of the first and the last candidate, times the number of fits.
 
-    Parameters are those of `fit_baseline`. 0 for a method without candidates.
+    Parameters are as for `fit_baseline`. 0 for a method without candidates.
     """
     baseline = BASELINES[name]
     if not baseline.grid:

@@ -25,7 +25,7 @@ class CellLayout:
         sizes: number of categories of each column; the response is the last one.
         shared: whether columns share the vectors of their categories, by number, as in the paper; otherwise each
             category has its own.
-        has_unseen: whether each column has a slot for values without a category, with a vector of its own.
+        has_unseen: whether each column has a slot with its own vector for values without a category.
     """
 
     sizes: tuple[int, ...]
@@ -34,7 +34,7 @@ class CellLayout:
 
     @property
     def more(self) -> int:
-        """The slots of a column beside those of its categories: of [MASK], then of unseen values."""
+        """The number of slots of a column beyond its categories: [MASK], then unseen values."""
         return 1 + self.has_unseen
 
     @property
@@ -49,7 +49,7 @@ class CellLayout:
 
     @property
     def words(self) -> int:
-        """The number of vectors of categories; that of [MASK] follows, then those of unseen values by column."""
+        """The number of category vectors; the vector of [MASK] follows, then one per column for unseen values."""
         return max(self.sizes) if self.shared else sum(self.sizes)
 
     def word_of_slot(self) -> Tensor:

@@ -61,24 +61,23 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     """Attention over the cells of a row, with or without a response: `AttentionClassifier` and `AttentionImputer`.
 
     Attributes:
-        missing_texts: texts that are missing cells in the file that it was fitted to; None for those of
-            `read_own_table`.
-        missing_in: column of numbers or dates → texts that are missing cells in it alone.
-        dates: columns of dates in that file; the model has their parts.
-        random_state: seed, or a generator of numpy.
-        device: device of the training.
+        missing_texts: texts that marked missing cells in the training file; None for the defaults of `read_own_table`.
+        missing_in: number or date column → texts that mark missing cells only there.
+        dates: date columns of the training file; the model sees their parts.
+        random_state: seed, or a NumPy generator.
+        device: device for training.
         coding_: categories of the columns.
         network_: the trained network.
-        train_loss_: mean cross-entropy of masked cells in each epoch, [epochs].
-        validation_loss_: the same of held-out rows; empty without them.
+        train_loss_: mean cross-entropy of masked cells per epoch, [epochs].
+        validation_loss_: the same for held-out rows; empty without them.
     """
 
     _has_response = True
-    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    # Texts that marked missing cells in the training file; None for the defaults of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
-    # Texts that are missing cells in one of its columns of numbers or dates only.
+    # Texts that mark missing cells only in this column of numbers or dates.
     missing_in: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    # The columns of dates in that file; the model has their parts.
+    # The date columns of the training file; the model sees their parts.
     dates: Mapping[str, DateColumn] = MappingProxyType({})
     random_state: int | np.random.RandomState | None
     device: str
@@ -107,14 +106,14 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows, of a classifier with their labels.
+        """Train on rows; a classifier also needs their labels.
 
-        If the training fails or is interrupted, the estimator stays as it was.
+        If training fails or is interrupted, the estimator stays unchanged.
 
         Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
-            y: labels of a classifier, [rows]; missing ones are NaN or None. An imputer does not read them.
-            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+            X: cells, [rows, columns]; NaN or None if missing.
+            y: labels for a classifier, [rows]; NaN or None if missing. An imputer ignores them.
+            sample_weight: weight of each row in the loss and in the bin edges, [rows].
 
         Returns:
             The estimator.
@@ -122,20 +121,20 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         Raises:
             TableError: the table cannot be used.
             UsageError: a parameter is out of range.
-            TrainingError: as `training.loop.train` raises.
+            TrainingError: training failed, as in `training.loop.train`.
         """
         fit_together([self], [(X, y, sample_weight)])
         return self
 
     def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
-        """The rows, with each missing cell replaced by its most probable value given the observed cells of its row.
+        """Fill in each missing cell with its most probable value given the observed cells of its row.
 
-        In a column of bins, a value is the median of its bin. A value that no training row has is masked with
-        unseen="mask" as others are predicted, and stays.
+        In a column of bins, the value is the median of its bin. With unseen="mask", a value in no training row counts
+        as missing while other cells are predicted, but is not replaced.
 
         Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
-            y: labels of the rows, [rows], if they are known.
+            X: cells, [rows, columns]; NaN or None if missing.
+            y: labels of the rows, [rows], if you know them.
 
         Returns:
             A DataFrame for a DataFrame, otherwise an array, [rows, columns].
@@ -155,13 +154,13 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return complete if isinstance(X, pd.DataFrame) else complete.to_numpy()
 
     def find_cells(self, X: Any, y: Any = None) -> pd.DataFrame:  # noqa: N803
-        """The missing cells of rows: the most probable value of each given the observed cells of its row.
+        """List the missing cells, each with its most probable value given the observed cells of its row.
 
-        A column that had no values in training has no such cells.
+        Columns without values in training are left out.
 
         Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
-            y: labels of the rows, [rows]; if it is given, its missing labels are among the cells.
+            X: cells, [rows, columns]; NaN or None if missing.
+            y: labels of the rows, [rows]; if you give them, missing labels are listed, too.
 
         Returns:
             Columns: row (from 0), column, value, probability (of that value).
@@ -197,14 +196,14 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: cells, [rows, columns].
-            column: its name; a column of an array is named by its number.
-            y: labels of the rows, [rows], if they are known.
+            column: name of the column; for an array, its number.
+            y: labels of the rows, [rows], if you know them.
 
         Returns:
-            [rows, values], one column for each value.
+            [rows, values], one column per value.
 
         Raises:
-            UsageError: there is no such column.
+            UsageError: the model has no such column.
             TableError: the table cannot be used.
         """
         codes = self._code(X, y)
@@ -217,14 +216,14 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(chances, columns=pd.Index(values, dtype=object))
 
     def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
-        """The attention of each cell, when it is masked, on all cells.
+        """How much each cell attends to all cells of its row while it is masked.
 
         Args:
             X: cells, [rows, columns].
             y: labels of the rows, [rows]; without them the response is [MASK].
 
         Returns:
-            [rows, heads, K, K], the response last. Each row of a matrix has the sum 1.
+            [rows, heads, K, K], the response last. Each row of a matrix adds up to 1.
 
         Raises:
             TableError: the table cannot be used.
@@ -279,7 +278,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return coding.encode(frame, labels, _find_unseen(self._check_options(), self.network_.layout))
 
     def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
-        """The training that `fit` does; the categories are learned.
+        """Learn the categories, and plan the training that `fit` does.
 
         Args:
             X: cells, [rows, columns].
@@ -350,12 +349,12 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         """Write the model to a folder; `load` and `attngeo score` read it.
 
         Args:
-            folder: is created.
+            folder: folder to create.
 
         Raises:
             OutputError: the folder cannot be written.
-            TableError: JSON lacks a value.
-            NotFittedError: of scikit-learn, for a model that is not fitted.
+            TableError: JSON cannot store a value.
+            NotFittedError: the model is not fitted (an error of scikit-learn).
         """
         check_is_fitted(self, "network_")
         write_classifier(
@@ -373,16 +372,16 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that `save` wrote; by `TableModel`, of either kind.
+        """Load a model that `save` wrote. `TableModel.load` loads classifiers and imputers.
 
         Args:
-            folder: of the model.
+            folder: folder of the model.
 
         Raises:
-            ModelNotFoundError: there is none.
-            UnsupportedModelError: it is of another version or kind.
+            ModelNotFoundError: the folder has no model.
+            UnsupportedModelError: the model is of another version or kind.
             CorruptCheckpointError: its files are broken or contradict each other.
-            NotEnoughMemoryError: it does not fit.
+            NotEnoughMemoryError: the model does not fit in memory.
         """
         saved, coding, network = read_classifier(Path(folder))
         kind: type[Any] = AttentionClassifier if saved.target else AttentionImputer
@@ -425,35 +424,35 @@ class AttentionClassifier(
 ):
     """Bidirectional attention for tables of categories.
 
-    A row with its response is a sentence: its columns are positions, its categories are words. In training, each cell
-    is masked once in an epoch and predicted from the others. So the model is one of the joint distribution, and fills
-    in any missing cell. One block of attention, as in the published run (appendix E).
+    A row with its response is a sentence: columns are positions, categories are words. In training, each cell is masked
+    once per epoch and predicted from the others. So the model learns the joint distribution, and can fill in any
+    missing cell. It has one block of attention, as in the published run (appendix E).
 
-    Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
-    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows; each of fewer whole
-    numbers has a bin. A number outside of the training rows is in the nearest bin.
+    Missing values (NaN, None) are [MASK]. A row without a label still trains the columns. Quantiles of the training
+    rows cut a numeric column with fractions, or with more than `n_bins` values, into bins; with fewer whole numbers,
+    each has its own bin. An unseen number goes to the nearest bin.
 
     Args:
-        vocabulary: with "column", each column has categories of its own; with "shared", columns share the vectors of
-            their categories by number, as in the paper, for columns that have the same levels.
-        random_state: seed, or a generator of numpy.
+        vocabulary: with "column", each column has its own categories; with "shared", columns with the same levels share
+            the vectors of their categories by number, as in the paper.
+        random_state: seed, or a NumPy generator.
         **options: the other fields of `ClassifierOptions`, which `__init__` describes.
 
     Attributes:
         classes_: labels, in the order of `predict_proba`.
         columns_: names of the columns, the response last.
         coding_: the categories of the columns.
-        feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
-            with close ones play similar roles.
+        feature_encodings_: the vector of each column, [K, d], like positional encodings in a sentence. Columns with
+            similar vectors play similar roles.
         category_encodings_: the vector of each category, a DataFrame.
-        train_loss_: mean cross-entropy of masked cells in each epoch, [epochs].
-        validation_loss_: the same of held-out rows; empty without them.
-        n_iter_: epochs.
+        train_loss_: mean cross-entropy of masked cells per epoch, [epochs].
+        validation_loss_: the same for held-out rows; empty without them.
+        n_iter_: number of epochs.
         n_features_in_: as in scikit-learn.
         feature_names_in_: as in scikit-learn.
 
     Raises:
-        TableError: a ValueError; a table cannot be used.
+        TableError: a table cannot be used; also a ValueError.
         UsageError: an argument is out of range.
 
     Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
@@ -479,13 +478,13 @@ class AttentionClassifier(
     ) -> Self:
         """Train further, on rows with the columns, categories and classes of the first call.
 
-        Later rows may have no label, and values that the first ones have not are errors or missing, as `unseen` says.
-        Each call starts Adam anew, as after `load`. If it fails or is interrupted, the model stays as it was.
+        In later calls, labels may be missing, and `unseen` decides whether a new value is an error or missing. Each
+        call restarts Adam, as after `load`. If training fails or is interrupted, the model stays unchanged.
 
         Args:
             X: cells, [rows, columns].
             y: labels, [rows].
-            classes: all labels, at the first call, if they are not all in y.
+            classes: all labels, if y of the first call does not have all of them.
             sample_weight: weight of each row, [rows].
             epochs: passes over the rows.
 
@@ -495,7 +494,7 @@ class AttentionClassifier(
         Raises:
             TableError: the table cannot be used.
             UsageError: a parameter is out of range.
-            TrainingError: as `training.loop.train` raises.
+            TrainingError: training failed, as in `training.loop.train`.
         """
         draft = copy(self)
         options = draft._check_options()
@@ -544,7 +543,7 @@ class AttentionClassifier(
         return chances
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The vector of each row's masked response, from which its label is predicted.
+        """The vector of each row's masked response, from which the model predicts its label.
 
         Args:
             X: cells, [rows, columns].
@@ -578,10 +577,10 @@ class AttentionImputer(
     TransformerMixin,  # type: ignore[misc]
     TableModel,
 ):
-    """Bidirectional attention for tables without a response: missing cells are filled in from the others.
+    """Bidirectional attention for tables without a response: fills in missing cells from the others.
 
-    Parameters, kinds of columns and errors are those of `AttentionClassifier`, and so are the attributes, but classes_.
-    Rows of several tables, of which each has some of the columns, are one table whose other cells are missing.
+    Parameters, kinds of columns, attributes and errors are the same as for `AttentionClassifier`, except that there is
+    no classes_. To train on tables that share only some columns, stack them and leave the other cells missing.
 
     Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.1, unsupervised settings.
 
@@ -594,10 +593,10 @@ class AttentionImputer(
     _has_response = False
 
     def transform(self, X: Any) -> Any:  # noqa: N803
-        """The rows, with each missing cell replaced by its most probable value, as of `impute`.
+        """Fill in each missing cell with its most probable value, as `impute` does.
 
         Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
+            X: cells, [rows, columns]; NaN or None if missing.
 
         Returns:
             A DataFrame for a DataFrame, otherwise an array, [rows, columns].
@@ -615,13 +614,13 @@ def fit_together(
 ) -> list[TableModel]:
     """Fit each estimator to its table.
 
-    Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
-    faster. Each model is the one that `fit` gives, but for the last digits of sums. If the training fails or is
-    interrupted, all stay as they were.
+    Tables of the same shape, with the same parameters except random_state, are trained in one batch, which is faster.
+    The models are the same as from `fit`, up to the last digits of sums. If training fails or is interrupted, all
+    estimators stay unchanged.
 
     Args:
-        estimators: not fitted, or fitted before.
-        tables: (X, y) or (X, y, sample_weight) of each.
+        estimators: the estimators, fitted or not.
+        tables: (X, y) or (X, y, sample_weight) per estimator.
         progress: called after each epoch.
 
     Returns:
@@ -630,7 +629,7 @@ def fit_together(
     Raises:
         TableError: a table cannot be used.
         UsageError: a parameter is out of range.
-        TrainingError: as `training.loop.train` raises.
+        TrainingError: training failed, as in `training.loop.train`.
     """
     drafts = [copy(estimator) for estimator in estimators]
     plans = [draft.prepare(*table) for draft, table in zip(drafts, tables, strict=True)]

@@ -55,8 +55,8 @@ class TrainingRows(NamedTuple):
 def read_table(table: Any) -> pd.DataFrame:
     """The table as a DataFrame; columns of an array are numbered.
 
-    Raises TableError for a frame without rows or columns, or with equal names; ValueError and TypeError as scikit-learn
-    does for what is no table of finite or missing values.
+    Raises TableError for a frame without rows or columns, or with equal names; like scikit-learn, ValueError and
+    TypeError for anything but a table of finite or missing values.
     """
     if not isinstance(table, pd.DataFrame):
         return pd.DataFrame(check_array(_as_array(table), dtype=None, ensure_all_finite="allow-nan")).infer_objects()
@@ -79,9 +79,9 @@ def _as_array(values: Any) -> Any:
 
 
 def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Series[Any]:
-    """The response of each row; missing for an unlabelled one. unlabelled: whether all may be.
+    """The response of each row; missing for an unlabelled row. unlabelled: whether all rows may be unlabelled.
 
-    Raises TableError and ValueError for labels of another number, or that are no classes.
+    Raises TableError and ValueError for a wrong number of labels, and for labels that are not classes.
     """
     if labels is None:
         raise TableError("requires y to be passed, but the target y is None")
@@ -123,7 +123,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
 def read_training_rows(
     frame: pd.DataFrame, labels: Any, weights: Any, *, unlabelled: bool = False, has_response: bool = True
 ) -> TrainingRows:
-    """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
+    """The rows with a weight above 0, with their labels. Raises what `read_labels` and `read_weights` raise."""
     series = read_labels(labels, len(frame), unlabelled=unlabelled) if has_response else None
     numbers = read_weights(weights, len(frame))
     is_kept = numbers > 0
@@ -135,9 +135,9 @@ def read_training_rows(
 def hold_out(
     rows: np.ndarray, fraction: float, seed: int, option: str, table: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the rows that train, and of a random fraction that does not. Raises TableError if none trains.
+    """Split row numbers into training rows and a random held-out fraction. Raises TableError if no row would train.
 
-    option: the fraction is its value.
+    option: name of the option with the fraction.
     """
     if len(rows) - math.ceil(fraction * len(rows)) < 1:
         raise TableError(
@@ -170,11 +170,11 @@ class ColumnCoding:
 
     Attributes:
         name: name of the column.
-        values: its categories, in order; for numbers, the median of the training values in each bin, of whole numbers
-            the lower one of two.
-        edges: upper ends of all bins but the last one, inclusive; None for a column that is not of numbers. They are
-            between training values, so that rounding leaves a number in its bin; models of older versions have training
-            values as edges.
+        values: its categories, in order; for numbers, the median of the training values in each bin (for whole numbers,
+            the lower of two).
+        edges: inclusive upper ends of all bins but the last; None if the column has no numbers. They lie between
+            training values, so that rounding leaves a number in its bin; in models of older versions, they are training
+            values.
     """
 
     name: Hashable
@@ -192,12 +192,12 @@ class ColumnCoding:
         return all(isinstance(value, str) for value in self.values)
 
     def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
-        """Categories of values, [rows]; MISSING for a missing one.
+        """Categories of values, [rows]; MISSING for a missing value.
 
-        Each cell is read by itself, as the training read its column. Any number has a bin. Of a value without a
-        category, `unseen` makes UNSEEN ("category"; MISSING in a column of numbers), MISSING ("mask"), or a TableError
-        with its row and the advice. Raises TableError, too, if fewer than nine tenths of the cells of a column of
-        numbers are numbers.
+        Each cell is read separately, in the way of the training column. Every number has a bin. With `unseen`, a value
+        without a category becomes UNSEEN ("category"; in a number column, MISSING), MISSING ("mask"), or a TableError
+        with its row and the advice. Also raises TableError if fewer than nine tenths of the cells of a number column
+        are numbers.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
@@ -230,7 +230,7 @@ class ColumnCoding:
         return refuse_unread(column, is_wrong, "number", self.values[0])
 
     def count_uncertain(self, column: pd.Series[Any]) -> int:
-        """The cells of a column of single precision whose bins it does not tell: it rounds them and an edge to one."""
+        """The number of single-precision cells with an uncertain bin, because rounding makes them equal to an edge."""
         kind = column.dtype
         if self.edges is None or not isinstance(kind, np.dtype) or kind.kind != "f" or kind.itemsize >= 8:
             return 0
@@ -239,7 +239,7 @@ class ColumnCoding:
         return int(column.isin(edges[np.isfinite(edges)]).sum())
 
     def find_unseen(self, column: pd.Series[Any]) -> np.ndarray:
-        """The numbers of the rows whose cell is there and has no category; none for a column of numbers."""
+        """The numbers of rows with a cell that has no category; empty for a number column."""
         if self.edges is not None:
             return np.array([], dtype=int)
         return np.flatnonzero((find_values(column, self.values) == UNKNOWN) & column.notna().to_numpy())
@@ -260,9 +260,9 @@ def learn_coding(
 ) -> ColumnCoding:
     """The coding of a column's training values.
 
-    A numeric column with fractions, or with more than `bins` values, is cut into bins of equal weight; each of fewer
-    whole numbers has a bin. The values of any other one are its categories, if they are in `min_frequency` rows: in the
-    order of its dtype, or sorted. Raises TableError for a kind of value that has no categories.
+    A numeric column with fractions, or with more than `bins` values, is cut into bins of equal weight; fewer whole
+    numbers get one bin each. In other columns, values in at least `min_frequency` rows are categories, in the order of
+    the dtype, or sorted. Raises TableError for values that cannot be categories.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         used = _list_frequent(column, min_frequency)
@@ -320,9 +320,9 @@ def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, 
 def part_numbers(low: float, high: float) -> float:
     """An edge in the middle of two numbers, low < high: low ≤ edge < high.
 
-    If single precision keeps both apart, it is on the right side of their roundings, too: rounding keeps their order,
-    so that low and its rounding are both less than high and its rounding. The middle of the numbers themselves may not
-    be: near a power of two, the roundings of smaller numbers are nearer to one another than those of larger ones.
+    If single precision keeps both apart, the edge also separates their roundings: rounding keeps the order, so low and
+    its rounding are both less than high and its rounding. The middle of the numbers themselves might not separate them:
+    near a power of two, roundings of smaller numbers are closer together than roundings of larger numbers.
     """
     with np.errstate(over="ignore"):
         rounded_low, rounded_high = np.array([low, high]).astype(np.float32).tolist()
@@ -361,7 +361,7 @@ class TableCoding:
         return tuple(column.size for column in self.columns)
 
     def describe_cells(self, frame: pd.DataFrame, unseen: Unseen) -> Iterator[str]:
-        """Notes about the cells of rows that are read otherwise than in training. Raises TableError as `encode`."""
+        """Notes about cells that are read in another way than in training. Raises TableError, as `encode` does."""
         for coding in self.features:
             if coding.name not in frame:
                 continue
@@ -382,8 +382,8 @@ class TableCoding:
             if uncertain:
                 yield (
                     f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision, and "
-                    "too close to the edge of a bin to know their side; they are used as they are; write the column "
-                    "in double precision"
+                    "too close to the edge of a bin to know their side; they are used unchanged; write the column in "
+                    "double precision"
                 )
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
@@ -409,13 +409,13 @@ def learn_table(
     Args:
         frame: features, [rows, columns].
         labels: [rows]; None without a response.
-        weights: of the rows, [rows].
-        bins: the number of bins of a numeric column.
-        classes: all labels, if they may not all be in `labels`.
-        min_frequency: the rows that have a category, at least; a rarer value has none.
+        weights: weights of the rows, [rows].
+        bins: number of bins of a numeric column.
+        classes: all labels, if `labels` may lack some.
+        min_frequency: minimum number of rows with a category; rarer values have none.
 
     Raises:
-        TableError: there is nothing to learn, or values have no categories.
+        TableError: there is nothing to learn, or values cannot be categories.
     """
     features = []
     for number, name in enumerate(frame.columns):

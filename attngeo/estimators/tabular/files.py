@@ -71,14 +71,14 @@ PROBABILITY = re.compile(rf"(?:{TAKEN})*p\((.*)\)", re.DOTALL)
 def fit_own_table(
     paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """The scores of `fit_table` for the rows of a file; without a target, those of `fit_columns`.
+    """Fit methods to the rows of files, with `fit_table`, or without a target, `fit_columns`; their scores.
 
-    The model is saved when it is fitted, before the other methods are. Raises as `read_tables`, `fit_table`,
-    `fit_columns` and `TableModel.save`.
+    The attention model is saved before the other methods are fitted. Raises what `read_tables`, `fit_table`,
+    `fit_columns` and `TableModel.save` raise.
 
     Args:
-        paths: a file, or several with some columns in common.
-        options: the methods, how they are fitted, and whether the attention model is kept.
+        paths: one file, or several with some columns in common.
+        options: the methods, how to fit them, and where to save the attention model.
         progress: called with notes and epochs.
     """
     tables = read_tables(paths, options, progress)
@@ -103,15 +103,15 @@ def fit_own_table(
 def predict_own_table(
     folder: str | Path, path: str, options: PredictOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file.
+    """Predict the labels of a file's rows with a saved model: see `predict_rows`.
 
-    Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
+    Raises what `read_own_table` and `AttentionClassifier.load` raise, and TableError if a column is missing.
 
     Args:
         folder: folder of the saved model.
-        path: file of the rows.
-        options: how the rows are read, and further outputs.
-        progress: called with notes of cells that are read otherwise than expected.
+        path: file with the rows.
+        options: how to read the rows, and further outputs.
+        progress: called with notes about cells that are read in an unexpected way.
     """
     model = AttentionClassifier.load(folder)
     frame = _read_like(model, path, options, progress)
@@ -134,15 +134,15 @@ def predict_own_table(
 def impute_own_table(
     folder: str | Path, path: str, options: RowsOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """`impute_rows` of a saved model and a file.
+    """Fill in the missing cells of a file with a saved model: see `impute_rows`.
 
-    Raises as they and their readers do, and TableError if the file has no column of the training rows.
+    Raises what it and the readers raise, and TableError if the file has no column of the training rows.
 
     Args:
         folder: folder of the saved model.
-        path: file of the rows.
-        options: how the rows are read.
-        progress: called with notes of cells that are read otherwise than expected.
+        path: file with the rows.
+        options: how to read the rows.
+        progress: called with notes about cells that are read in an unexpected way.
     """
     model = TableModel.load(folder)
     frame = _read_like(model, path, options, progress)
@@ -156,7 +156,7 @@ def impute_own_table(
         filled = keep_form(filled, frame, path, progress)
     left = [f"{name} {count:,}" for name, count in frame.isna().sum().items() if count and name not in names]
     if left:
-        note = f"cells left empty, in columns of dates and in columns that fit did not have: {list_names(left)}"
+        note = f"cells left empty, because they are in date columns or in columns new to the model: {list_names(left)}"
         _report(path, progress, note)
     return filled
 
@@ -307,12 +307,12 @@ def read_files(
     progress: ProgressCallback = ignore_progress,
     named: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
+    """The rows of files, with the columns of all files but an index; if a file lacks a column, its cells are missing.
 
-    progress: gets a note of what may be read otherwise than the user expects. named: columns that options name, which
-    are no lists. Labels are written as in the files. A column that is of texts in one file is of texts in all text
-    files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError for one without a
-    column in common with the others, through which columns of both are in one space.
+    progress: gets notes about cells that may be read in an unexpected way. named: columns that options name, which must
+    not hold lists. Labels are written as in the files. A text column in one file is a text column in all text files.
+    Raises what `read_own_table` raises, UsageError for a file given twice, and TableError for a file without a column
+    in common with the others, because only shared columns put both files in the same space.
     """
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
@@ -453,7 +453,7 @@ def _describe_equal(path: str, frame: pd.DataFrame, options: FitOptions) -> Iter
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
-    """The features, and the response. Raises TableError if there is no such column, or no other one."""
+    """The features and the response. Raises TableError if the response is missing, or the only column."""
     if target not in frame.columns:
         raise refuse_column(target, frame.columns, path)
     if frame.shape[1] < 2:
@@ -476,9 +476,9 @@ def _read_like(model: TableModel, path: str, options: RowsOptions, progress: Pro
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
-    """The predictions for rows: row (from 1), prediction, probability, and p(label) of each label.
+    """The predictions for rows: row (from 1), prediction, probability, and p(label) for each label.
 
-    Raises TableError for values that no training row has, unless they are to be masked.
+    Raises TableError for values in no training row, unless the model masks them.
     """
     chances = model.predict_proba(frame)
     columns = {
@@ -497,17 +497,16 @@ def impute_rows(
     written: pd.DataFrame | None = None,
     report: Callable[[str], None] = ignore_note,
 ) -> pd.DataFrame:
-    """The rows, with each missing cell of a column of the training rows filled as `TableModel.impute` does.
+    """The rows with their missing cells filled in, as `TableModel.impute` does, in all columns of the training rows.
 
-    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells; such a
-    name has "predicted_" before it if the rows have a column of the name; `find_probabilities` finds it. A column of
-    features that the frame lacks is filled, too; one of labels only if the frame has it. Dates are not filled.
+    New columns p(COLUMN) have the probability of each filled value, and NaN for observed cells. If the rows already
+    have a column with that name, it gets the prefix "predicted_"; `find_probabilities` finds it. A feature column that
+    the frame lacks is filled, too; the label column only if the frame has it. Dates are not filled.
 
     Args:
         model: the fitted model.
         frame: the rows.
-        written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they
-            are in the frame.
+        written: the rows as written in their file, whose other cells stay unchanged; without it, the frame's cells.
         report: as for `split_dates`.
     """
     names = [str(name) for name in model.columns_]
@@ -552,7 +551,7 @@ def impute_rows(
 
 
 def find_probabilities(filled: pd.DataFrame) -> dict[str, str]:
-    """The columns of `impute_rows` that are filled, each with the column of its probabilities."""
+    """The columns that `impute_rows` filled → the columns with their probabilities."""
     probabilities = {}
     for added in filled.columns.drop(filled.attrs[AS_WRITTEN]):
         match = PROBABILITY.fullmatch(added)

@@ -44,7 +44,7 @@ class FittingPlan:
         training: options of the training loop.
         seed: seed of the start and of the training.
         has_response: whether early stopping looks at the last column only.
-        start: network that is trained further, in place; None for a new one.
+        start: network to train further, in place; None for a new network.
     """
 
     layout: CellLayout
@@ -60,7 +60,7 @@ class FittingPlan:
 
     @property
     def group_key(self) -> tuple[object, ...]:
-        """A key: plans with an equal one can be trained together."""
+        """A key: plans with equal keys can be trained together."""
         counts = []
         for codes in (self.codes, self.held_out_codes):
             observed = codes >= 0
@@ -84,7 +84,7 @@ class FittedTable(NamedTuple):
 
 
 def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_progress) -> list[FittedTable]:
-    """Train each plan: those with one key together. Raises TrainingError as `training.loop.train` does."""
+    """Train all plans, those with the same key together. Raises TrainingError, as `training.loop.train` does."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, plan in enumerate(plans):
         groups[plan.group_key].append(number)

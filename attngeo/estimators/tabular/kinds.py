@@ -47,17 +47,16 @@ def split_dates(
     unseen: Unseen = "mask",
     report: Callable[[str], None] = ignore_note,
 ) -> pd.DataFrame:
-    """The frame with the parts of dates in place of the columns of dates.
+    """The frame with each date column replaced by its parts.
 
     Args:
         frame: the rows.
-        dates: the columns of dates in the training rows, those that the frame lacks among them.
-        unseen: with "error", a cell that is no date is refused; otherwise it is missing.
-        report: gets notes of cells that are no dates, and of zones.
+        dates: the date columns of the training rows, even if the frame lacks them.
+        unseen: with "error", a cell that is not a date is an error; otherwise it is missing.
+        report: gets notes about cells that are not dates, and about zones.
 
     Raises:
-        TableError: a cell is no date, more than a tenth of a column are none, or some cells have another zone than can
-            be converted.
+        TableError: a cell is not a date, more than a tenth of a column are not dates, or zones cannot be converted.
     """
     for name, training in dates.items():
         if name not in frame:
@@ -95,7 +94,7 @@ def list_parts(dates: Iterable[str]) -> list[str]:
 
 
 def list_sources(names: Iterable[str], dates: Iterable[str]) -> list[str]:
-    """The columns of a file that give these columns: a column of dates in place of its parts."""
+    """The columns of a file behind these columns: a date column in place of its parts."""
     sources: dict[str, str] = {}
     for name in dates:
         sources |= dict.fromkeys(list_parts([name]), name)
@@ -105,7 +104,7 @@ def list_sources(names: Iterable[str], dates: Iterable[str]) -> list[str]:
 def select_columns(
     frame: pd.DataFrame, wanted: Collection[str] | None, dropped: Collection[str], path: str
 ) -> pd.DataFrame:
-    """The columns that the user wants. Raises TableError for one that the table lacks, or if none remains."""
+    """The columns to use, by the options. Raises TableError if the table lacks one, or if no column remains."""
     for name in (*(wanted or ()), *dropped):
         if name not in frame:
             raise refuse_column(name, frame.columns, path)
@@ -118,11 +117,11 @@ def select_columns(
 def set_kinds(
     frame: pd.DataFrame, kinds: Mapping[str, Kind], path: str, report: Callable[[str], None] = ignore_note
 ) -> tuple[pd.DataFrame, dict[str, DateColumn]]:
-    """The frame with columns of these kinds, and the columns of dates.
+    """The frame with columns of these kinds, and the date columns.
 
-    Columns without a kind stay as they are: numbers are numbers, other cells are categories, but dates are found.
-    report: gets a note of each column whose cells do not tell days from months. Raises TableError for a column that the
-    table lacks, or whose cells are of another kind.
+    Columns without a given kind keep theirs: numbers are numbers, other cells are categories, and dates are detected.
+    report: gets a note about each column whose cells do not show which is day and which is month. Raises TableError for
+    a missing column, or for cells of another kind.
     """
     for name in kinds:
         if name not in frame:
@@ -225,14 +224,14 @@ def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
 
 
 def as_numbers(column: pd.Series[Any], mark: str) -> pd.Series[Any]:
-    """The cells of a column as numbers, missing for what is none: see `read_beside_texts`."""
+    """The cells of a column as numbers; other cells are missing: see `read_beside_texts`."""
     return keep_whole(pd.Series(read_beside_texts(column, mark), index=column.index))
 
 
 def list_lost_texts(as_read: pd.DataFrame, frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """The texts of a table that are missing cells in its form with numbers and dates, by column.
+    """Column → the texts of a table that became missing cells when numbers and dates were read.
 
-    A text that another column of numbers may have as one, such as 1,5, is none of them. Both tables have the same rows.
+    Texts such as 1,5, which are numbers in another form, do not count. Both tables have the same rows.
     """
     lost = {}
     for name in frame.columns.intersection(list_texts(as_read), sort=False):
@@ -246,7 +245,7 @@ def list_lost_texts(as_read: pd.DataFrame, frame: pd.DataFrame) -> dict[str, tup
 
 
 def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
-    """The columns of which most texts occur once, such as comments, each with the number of its texts."""
+    """The columns where most texts occur only once, such as comments, each with its number of texts."""
     if len(frame) < MANY_ROWS:
         return
     for name in list_texts(frame):
@@ -256,7 +255,7 @@ def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
 
 
 def find_likely_kind(column: pd.Series[Any], mark: str) -> tuple[str, np.ndarray]:
-    """What most cells of a column of texts are, "number" or "date", and its other texts, [rows]; "" without such.
+    """The kind of most cells of a text column, "number" or "date", and its other texts, [rows]; "" for neither kind.
 
     mark: the decimal mark of the file.
     """
@@ -271,9 +270,9 @@ def find_likely_kind(column: pd.Series[Any], mark: str) -> tuple[str, np.ndarray
 
 
 def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The columns that name rows, and say nothing of other rows, each with the reason.
+    """The columns that only identify rows, each with the reason.
 
-    They are texts with another value in every row, and whole numbers that count the rows.
+    They have a different text in every row, or whole numbers that count the rows.
     """
     if len(frame) < MANY_ROWS:
         return

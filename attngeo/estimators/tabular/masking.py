@@ -19,13 +19,13 @@ LEVELS = 2**16
 
 
 class MaskedRows:
-    """The copies of the tables of M models. Each model has an order and dropout of its own, which follow from its seed.
+    """The masked copies of the tables of M models. Each model has its own order and dropout, from its seed.
 
-    codes: [M, rows, K]. A cell that is MISSING is [MASK], and never predicted. weights: of rows, [M, rows]. All models
-    have the same number of observed cells, and of observed responses. seeds: one for each model; none for one fixed
-    order. noise: how many numbers dropout drops in a row, each with probability `dropout`; 0 without seeds. most: cells
-    that are masked in an epoch, which are drawn anew in each; None for all. has_response: whether those of the last
-    column are among them first. hidden: the largest share of its other cells that a copy masks, too; it needs seeds.
+    codes: [M, rows, K]; a MISSING cell is [MASK], and never predicted. weights: weights of the rows, [M, rows]. All
+    models have the same number of observed cells, and of observed responses. seeds: one per model; without seeds, the
+    order is fixed. noise: how many numbers dropout may drop per row, each with probability `dropout`; 0 without seeds.
+    most: maximum cells to mask per epoch, drawn anew for each epoch; None for all. has_response: whether cells of the
+    last column come first. hidden: largest share of the other cells that a copy masks as well; needs seeds.
     """
 
     def __init__(

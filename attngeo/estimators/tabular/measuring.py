@@ -47,7 +47,7 @@ class SplitTable(NamedTuple):
         test_x: features of the test rows.
         test_y: responses of the test rows; None without a target.
         dates: columns of the file whose parts are features.
-        missing_in: column → texts that are missing cells in it.
+        missing_in: column → texts that mark missing cells in it.
     """
 
     train_x: pd.DataFrame
@@ -59,7 +59,7 @@ class SplitTable(NamedTuple):
 
 
 class InterruptedFit(KeyboardInterrupt):
-    """Ctrl-C while the baselines were fitted. rows: those of `fit_table` of the methods that were measured before."""
+    """Ctrl-C during the fits of the baselines. rows: the rows of `fit_table` for the methods measured before it."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         super().__init__()
@@ -72,28 +72,28 @@ def fit_table(
     progress: ProgressCallback = ignore_progress,
     keep: Callable[[AttentionClassifier], None] = lambda _: None,
 ) -> tuple[pd.DataFrame, AttentionClassifier]:
-    """Fit each method to the training rows, and measure it on the test rows that have a label.
+    """Fit each method to the training rows, and measure it on the labelled test rows.
 
-    Baselines see the same categories, one-hot; a missing cell is a category of its own there. A note says if one has a
-    lower log loss than attention. If attention is the only method, logistic regression is fitted for that note alone,
-    unless the table is large.
+    Baselines see the same categories, one-hot, with a separate category for missing cells. A note tells if a baseline
+    has a lower log loss than attention. If attention is the only method, logistic regression is fitted just for that
+    note, unless the table is large.
 
     Args:
         tables: the rows, with labels.
-        options: the methods and how they are fitted.
+        options: the methods and how to fit them.
         progress: called with notes and epochs.
-        keep: called with the attention model when it is fitted, which is before the baselines.
+        keep: called with the fitted attention model, before the baselines are fitted.
 
     Returns:
-        A row for the frequencies of the classes and for each method: method, seed, train_rows, test_rows, accuracy,
-        mse (of labels that are numbers or ordered), log_loss, and calibration_error, the mean difference of confidence
-        and accuracy in ten bins of confidence; auc, recall and majority, which tell more if classes are unbalanced (see
-        `measure_chances`). The accuracy of the frequencies is that of the most frequent class.
-        Beside the rows, the attention model, which is fitted if it is among the methods.
+        The scores and the attention model, which is fitted if it is among the methods. The scores have one row for the
+        class frequencies and one per method: method, seed, train_rows, test_rows, accuracy, mse (if labels are numbers
+        or ordered), log_loss; calibration_error, the mean difference between confidence and accuracy in ten bins of
+        confidence; and auc, recall and majority, for unbalanced classes (see `measure_chances`). The class frequencies
+        always predict the most frequent class.
 
     Raises:
-        TableError: a table cannot be used, or has what a saved model cannot keep if it is to be saved.
-        InterruptedFit: at Ctrl-C, if a method is measured.
+        TableError: a table cannot be used, or a model to save has values that cannot be saved.
+        InterruptedFit: at Ctrl-C, after at least one method was measured.
     """
     assert tables.train_y is not None
     assert tables.test_y is not None
@@ -188,16 +188,17 @@ def fit_columns(
 
     Args:
         tables: the rows, without labels.
-        options: how attention is fitted.
+        options: how to fit attention.
         progress: called with notes and epochs.
 
     Returns:
-        Two rows for each column: column, method (atn, or frequencies: those of the training rows, one added to each
-        count), seed, train_rows, test_rows (with a value in the column), and accuracy to majority as of `fit_table`.
-        Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
+        The scores and the model. The scores have two rows per column: column, method (atn; or frequencies, from the
+        training rows with one added to each count), seed, train_rows, test_rows (with a value in the column), and
+        accuracy to majority as in `fit_table`. Columns with a single value, or with none in the test rows, are left
+        out.
 
     Raises:
-        TableError: as `fit_table` raises, or no test row has a value of a column that varies.
+        TableError: as in `fit_table`, or no test row has a value in a column that varies.
     """
     model = _prepare(AttentionImputer, tables, options)
     _report_notes(_describe_bins(model, tables.train_x), progress)
@@ -247,14 +248,14 @@ def _list_losses(truth: np.ndarray, chances: np.ndarray) -> np.ndarray:
 
 
 def describe_better(losses: Mapping[str, np.ndarray]) -> list[str]:
-    """A note of the method with the lowest log loss on the test rows, if that is not attention.
+    """A note about the method with the lowest log loss on the test rows, if that is not attention.
 
     Args:
-        losses: the log loss of each test row, by the names of the methods, [rows] each.
+        losses: method → the log loss of each test row, [rows].
 
     Returns:
-        One note or none. The method is "better" if the difference to attention is above two of its standard errors over
-        the rows, and "as good" otherwise.
+        One note or none. The method is "better" if its difference from attention exceeds two standard errors over the
+        rows, and "as good" otherwise.
     """
     best = min(losses, key=lambda name: float(losses[name].mean()))
     if OURS not in losses or best == OURS:
@@ -298,7 +299,7 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
 
 
 def report_cells(model: TableModel, rows: pd.DataFrame, path: str, progress: ProgressCallback) -> None:
-    """Note which cells of a file are read otherwise than those of the training rows. rows: with the model's columns."""
+    """Note which cells of a file are read in another way than in training. rows: rows with the model's columns."""
     columns = rows.drop(columns=list_parts(model.dates), errors="ignore")  # a part may be rare in training, such as May
     with naming({"": path}):
         for note in model.coding_.describe_cells(columns, model.unseen):
@@ -347,19 +348,19 @@ def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
-    """Accuracy, mse, log_loss, calibration_error, auc, recall and majority of the chances of classes.
+    """Accuracy, mse, log_loss, calibration_error, auc, recall and majority of predicted class probabilities.
 
     Args:
-        numbers: of the classes, [classes], whose squared error mse is; NaN if they have none.
-        truth: the number of the right class of each row, from 0, [rows].
-        chances: [rows, classes].
+        numbers: the class numbers that mse compares, [classes]; NaN if classes have none.
+        truth: the right class of each row, from 0, [rows].
+        chances: the predicted probabilities, [rows, classes].
 
     Returns:
-        The measures by name. calibration_error is the mean over rows of |accuracy − mean confidence| in bins of the
-        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3). auc is the area
-        under the ROC curve of each class against the others, and recall the share of the rows of each class that are
-        predicted as it; both are means over the classes that rows have, so that a rare class counts as any other. auc
-        is NaN for rows of one class. majority is the share of the rows of the most frequent class.
+        The measures by name. calibration_error is the mean over rows of |accuracy − mean confidence| in confidence bins
+        of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3). auc is the area under the ROC
+        curve, one class against the others; recall is the share of a class's rows that are predicted correctly. Both
+        are means over the classes in the rows, so that rare classes count as much as others. auc is NaN if all rows
+        have one class. majority is the share of rows in the most frequent class.
     """
     best = chances.argmax(1)
     is_right = best == truth

@@ -28,14 +28,14 @@ EMBEDDING_RANGE = 0.05
 
 
 class TableAttention(nn.Module):
-    """M models of one shape. Each parameter has M as its first dimension, and each model is independent of the others.
+    """M independent models of the same shape. The first dimension of each parameter is M.
 
     Args:
         layout: how categories are numbered: K columns, S slots.
         heads: number of heads.
         head_size: width of a head.
         feed_forward: hidden units of the feed-forward layer.
-        generators: random numbers of the start, one generator for each model.
+        generators: random numbers for the initial weights, one generator per model.
 
     Attributes:
         shape: the three sizes by name.
@@ -177,8 +177,8 @@ def draw_start(
 ) -> dict[str, Tensor]:
     """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
 
-    The matrices of attention are kernels of three dimensions there, whose ends count the heads, or the width, for each
-    number; so they start smaller than a matrix of their size.
+    In Keras, attention matrices are three-dimensional kernels, whose fan-in and fan-out count the heads, or the width,
+    for each number. So they start smaller than a matrix of their size.
     """
     d = heads * head_size
 

@@ -60,7 +60,7 @@ def epoch_option(default: int | None) -> Any:
     """The option `epoch_cells`."""
     return option(
         default,
-        "Maximum cells to mask per epoch, those of the response first; without it, every cell is masked",
+        "Maximum cells to mask per epoch, labels first; without it, every cell is masked",
         advanced=True,
         panel=OPTIMISATION,
         least=1,
@@ -71,7 +71,7 @@ def hidden_option(default: float, shown: str | None = None) -> Any:
     """The option `hidden_share`."""
     return option(
         default,
-        "Largest share of the other cells to mask, too; each masked copy of a row draws its own share",
+        "Largest share of the row's other cells to mask as well; each masked copy of a row draws its own share",
         panel=OPTIMISATION,
         least=0,
         most=1,
@@ -104,7 +104,7 @@ def patience_option() -> Any:
 
 
 class ClassifierOptions(EstimatorOptions):
-    """Options of `AttentionClassifier`; the defaults are those of the published run."""
+    """Options of `AttentionClassifier`; the defaults follow the published run."""
 
     n_heads: int = option(5, "Number of attention heads", panel=MODEL, flags=("--heads",), least=1)
     head_size: int = option(4, "Size of a head", advanced=True, panel=MODEL, least=1)
@@ -196,14 +196,14 @@ def methods_option(example: str) -> Any:
 
 
 class RowsOptions(FormOptions):
-    """Options of reading the rows of a file for a saved model. Raises UsageError."""
+    """Options for reading the rows of a file for a saved model. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(None, UNSEEN, panel=COMPUTATION, shown_default="as fitted")
 
 
 class PredictOptions(RowsOptions):
-    """Options of predicting the rows of a file by a saved model. Raises UsageError."""
+    """Options for predicting the rows of a file with a saved model. Raises UsageError."""
 
     attention_output: str | None = option(
         None,
@@ -214,7 +214,7 @@ class PredictOptions(RowsOptions):
 
 
 class FitOptions(FormOptions, ClassifierOptions):
-    """Options of fitting methods to a table, and of measuring and keeping them. Raises UsageError."""
+    """Options for fitting methods to a table, measuring them and saving the attention model. Raises UsageError."""
 
     target: str | None = option(
         None,

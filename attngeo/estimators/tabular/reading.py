@@ -18,10 +18,10 @@ CHUNK = 4096
 def read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
     """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
 
-    Each different row is read once. Kernels round the last rows of a product in another way than the others: equal rows
-    that were read apart would differ in the last digit, and so would ranks such as AUC.
+    Equal rows are read only once. Kernels round the last rows of a product differently, so equal rows read separately
+    would differ in the last digit, and so would ranks such as AUC.
 
-    codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
+    codes: categories, [rows, K]; the column to predict is ignored. The probabilities are [rows, categories].
     """
     cells = codes.copy()
     cells[:, column] = 0
@@ -39,7 +39,7 @@ def read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tuple
 
 @torch.no_grad()
 def read_attention(network: TableAttention, codes: np.ndarray) -> np.ndarray:
-    """The attention of each cell, when it is masked, on all cells of its row: [rows, heads, K, K].
+    """How much each cell attends to all cells of its row while it is masked: [rows, heads, K, K].
 
     codes: categories, [rows, K].
     """

@@ -69,7 +69,7 @@ class SavedColumn(Table):
     Attributes:
         name: name of the column.
         values: its categories.
-        edges: upper ends of the bins but the last one; None for a column that is not of numbers.
+        edges: upper ends of the bins but the last one; None if the column has no numbers.
     """
 
     name: Plain
@@ -99,13 +99,13 @@ class SavedClassifier(SavedModel):
     Attributes:
         parameters: parameters of the estimator.
         seed: seed of the model.
-        data_sets: number of data sets that it was trained on.
+        data_sets: number of data sets in its training.
         columns: codings of the columns, the response last.
-        missing: texts that are missing cells; None for those of `read_own_table`.
-        missing_in: column of numbers or dates → texts that are missing cells in it alone; older versions know none.
-        dates: column of dates → format of its cells.
-        zones: column of dates → its zone, "" for none; None in older versions.
-        date_examples: column of dates → one of its cells.
+        missing: texts that mark missing cells; None for the defaults of `read_own_table`.
+        missing_in: number or date column → texts that mark missing cells only there; empty in older versions.
+        dates: date column → format of its cells.
+        zones: date column → its zone, "" for none; None in older versions.
+        date_examples: date column → a cell of it.
         has_unseen: whether unseen values have vectors.
         target: whether it has a response.
         num_hidden_layers: always 1.
@@ -175,7 +175,7 @@ def write_classifier(
     """Write the files of a fitted classifier.
 
     state: seed, data_sets, epochs, missing, missing_in, and the keys of `describe_dates`. Raises OutputError, and
-    TableError for values that JSON lacks.
+    TableError for values that JSON cannot store.
     """
     config: dict[str, Any] = {
         **_describe_layers(options),
@@ -214,7 +214,7 @@ def _to_file(name: str, weight: Tensor) -> Tensor:
 
 
 def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
-    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
+    """The columns in the form for a saved model. Raises TableError for a value that JSON cannot store."""
     described = []
     for column in coding.columns:
         name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
@@ -224,7 +224,7 @@ def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
 
 
 def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
-    """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
+    """The configuration, coding and network of a folder from `write_classifier`. Raises what `load` raises."""
     saved = read_config(folder, SavedClassifier)
     options = saved.parameters
     check_layers(folder, saved, _describe_layers(options))

@@ -17,18 +17,18 @@ MASK = "[MASK]"
 
 
 def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
-    """The attention of each cell of each row, when it is masked, on the cells of its row.
+    """How much each cell of each row attends to the cells of its row while it is masked.
 
     Args:
-        model: fitted.
+        model: a fitted model.
         table: rows without the response, with the columns of the training rows.
 
     Returns:
-        Columns: row (from 1), cell (that attends), on (the cell that it attends to), value (of that cell, as text;
-        [MASK] for one that is masked; days as dates), head, attention.
+        Columns: row (from 1), cell (the attending cell), on (the cell that it attends to), value (of the second cell,
+        as text; [MASK] if masked; days as dates), head, attention.
 
     Raises:
-        TableError: as `model.predict` raises.
+        TableError: the table cannot be used, as in `model.predict`.
     """
     frame = read_table(table)
     weights = model.attention(table)  # [rows, heads, K, K]
@@ -54,12 +54,12 @@ def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
 
 
 def tabulate_encodings(model: TableModel) -> pd.DataFrame:
-    """The encoding of each category, projected on its two principal components; one row for each category.
+    """The encoding of each category, projected on the first two principal components; one row per category.
 
-    Encodings are the vectors that attention sees: of the category plus of its column.
+    Encodings are the vectors that attention sees: category vector plus column vector.
 
     Args:
-        model: fitted.
+        model: a fitted model.
 
     Returns:
         Columns: column, value (of a bin, the median of its training values; days as dates), x, y.

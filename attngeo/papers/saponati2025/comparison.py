@@ -28,9 +28,9 @@ def published_columns() -> tuple[str, ...]:
 
 
 def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each stack of each model: the median of each published score, its published value, and the difference.
+    """Compare each stack of each model with the paper: median of each score, published value, and their difference.
 
-    The last column is the known mistake in the published values, empty if there is none.
+    The last column, erratum, is the known mistake in the published values; empty if none is known.
     """
     table = summarize(rows)
     values = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
@@ -41,9 +41,9 @@ def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare_trainings(curves: pd.DataFrame) -> pd.DataFrame:
-    """One row for each run of a training, with the published results of that model on these data, if there are any.
+    """One row per run of a training, with the published results of the model on these data, if there are any.
 
-    Model and data are those of `attrs`, which results of `pretrain` have; columns without a value are left out.
+    `attrs`, as in results of `pretrain`, name the model and the data. Columns without a value are left out.
     """
     runs = summarize_runs(curves)
     data = re.split("[:@#]", str(curves.attrs.get("data")))[0]

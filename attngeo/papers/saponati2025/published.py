@@ -19,27 +19,28 @@ TRAINING_SOURCE = (
 
 
 def published_scores() -> pd.DataFrame:
-    """The 223 published rows: median and quartiles over layers of both scores. Some models have two rows.
+    """The 223 published rows, with the median and quartiles over layers of both scores. Some models have two rows.
 
     Columns: model, family, modality (language, vision, audio; "" for a vision model in the table of language models),
-    role (encoder, decoder); stack, the stack of the model that was scored, as `attngeo score` names it; parameters,
-    layers; symmetry and directionality, each with _lower and _upper; erratum, empty if no mistake is known, else one or
-    two of these, joined by "; ":
+    role (encoder, decoder); stack (the scored stack, as named by `attngeo score`); parameters, layers; symmetry and
+    directionality, each with _lower and _upper; erratum, empty if no mistake is known, otherwise one or two of these,
+    joined by "; ":
 
-    "query heads paired with key head h mod K"   several query heads share a key head, and its keys were repeated in the
+    "query heads paired with key head h mod K"   several query heads share a key head, but its keys were repeated in the
                                                  wrong order; symmetry is then near 0.
     "fused projection cut in the wrong places"   queries and keys were read as two blocks, but they alternate head by
                                                  head.
     "fused projection not transposed"            the matrix is Wqᵀ·Wk, over the outputs of the projections.
-    "weights randomly initialised"               the scores are those of untrained weights.
-    "weights of the chat model"                  the row has the name of the base model, and the symmetry of the other.
+    "weights randomly initialised"               the scored weights were untrained.
+    "weights of the chat model"                  the row has the name of the base model, but the symmetry of the chat
+                                                 model.
     "cross-attention instead of self-attention"  the row is about a decoder's attention to an encoder.
-    "vision model among the language models"     the row stands twice, once with the family BERT.
+    "vision model among the language models"     the row is repeated with the family BERT.
     "6 of 12 layers" and other numbers           the other layers were left out.
     "directionality outside [-1, 1]"             the sums were not normalised.
     "directionality unlike the other row of these weights"
-                                                 symmetry and its quartiles are those of another row, directionality
-                                                 is not; the formula is not known.
+                                                 symmetry and its quartiles equal another row's, but directionality
+                                                 does not; its formula is unknown.
 
     Directionalities without an erratum follow the published convention, which sums the excess of norms over the
     threshold; it leaves the fused projections of ModernBERT and Phi-3 untransposed, too. Source: see SOURCE.
@@ -55,10 +56,10 @@ def published_scores() -> pd.DataFrame:
 def published_training() -> pd.DataFrame:
     """The published results of trainings from default and symmetric weights: Table 1 (texts) and Table S3 (images).
 
-    Columns: model, data, objective and init as `attngeo pretrain` calls them; final_loss of training; speed_up, a share
-    (missing for default weights, and for images); eval_loss and eval_accuracy of images. Rows of decoders (clm) are not
-    in the paper: they are from the authors' stored losses. These decoders predicted the 15% of tokens that their inputs
-    masked, each from the tokens before it. Source: see TRAINING_SOURCE.
+    Columns: model, data, objective and init, as named by `attngeo pretrain`; final_loss of training; speed_up, a share
+    (missing for default weights, and for images); eval_loss and eval_accuracy (images only). Rows of decoders (clm) are
+    not in the paper, but from the authors' stored losses. Their inputs masked 15% of the tokens; the decoders predicted
+    these, each from the tokens before it. Source: see TRAINING_SOURCE.
     """
     import pandas as pd
 
@@ -75,7 +76,7 @@ def published_of(model: str, stack: str) -> dict[str, Any] | None:
 
     Args:
         model: a reference, `owner/name[@revision]` or `name`.
-        stack: as `attngeo score` names it.
+        stack: name of the stack, as in `attngeo score`.
     """
     scores = published_scores()
     reference, _, _ = model.lower().partition("@")

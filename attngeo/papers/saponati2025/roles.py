@@ -17,21 +17,21 @@ ROLE_COLUMNS = ("token", "count", "position", "length", "context", "predicted", 
 
 
 def count_roles(source: str | Path) -> pd.DataFrame:
-    """How often each token of a text is a context, and how often predicted, if each is predicted from those before it.
+    """Count how often each token of a text is context, and how often it is predicted from the tokens before it.
 
     Args:
-        source: a UTF-8 text with one sequence a line, split at white space, or "toy" (see `toy_corpus`). Lines of one
-            token are left out.
+        source: a UTF-8 text with one sequence per line, split at white space, or "toy" (see `toy_corpus`). Lines with a
+            single token are left out.
 
     Returns:
-        A row for each token, with the columns ROLE_COLUMNS, the largest |z| first. `position` μ and `length` N are
-        means over the occurrences, `context` and `predicted` the sums of N − k and of k − 1 over their positions k, and
+        One row per token, with the columns ROLE_COLUMNS, the largest |z| first. `position` μ and `length` N are means
+        over the token's occurrences; `context` and `predicted` are the sums of N − k and of k − 1 over its positions k;
         `ratio` is context/predicted = (N − μ)/(μ − 1), infinite for a token that only begins lines. `z` is context −
-        predicted in standard deviations of what independent, uniform positions would give.
+        predicted, in standard deviations for independent, uniform positions.
 
     Raises:
-        DataUnavailableError: if there is no such file.
-        DataError: if it is no text or has no line of two tokens.
+        DataUnavailableError: the file does not exist.
+        DataError: the file is not a text, or has no line with two tokens.
 
     >>> float(count_roles("toy").set_index("token").loc["I", "ratio"])
     inf

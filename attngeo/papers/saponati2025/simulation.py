@@ -50,8 +50,8 @@ def draw_updates(
 ) -> Array:
     """Updates of W_qk by a token t* that tends to occur early (S89), [draws, d, d].
 
-    Autoregressive: t* is a context of the tokens after it, and is predicted from those before it. Bidirectional: it is
-    a context of masked tokens if it is not masked, and else is predicted from those that are not.
+    Autoregressive: t* is a context of the tokens after it, and is predicted from the tokens before it. Bidirectional:
+    if t* is not masked, it is a context of the masked tokens; otherwise it is predicted from the unmasked ones.
     """
     positions = np.arange(LENGTH)
     early = np.arange(LENGTH, 0, -1.0)

@@ -28,22 +28,22 @@ UPDATES_PER_LOG = 200
 
 
 def read_published_losses(path: str | Path, model: str, data: str, objective: str = "mlm") -> pd.DataFrame:
-    """The published losses from default and symmetric weights, as rows that `training` figures take.
+    """The published losses from default and symmetric weights, as rows for `training` figures.
 
     Args:
-        path: a CSV file of the authors' stored losses, which is no part of attngeo: a row for each 200 updates, and
-            columns such as bert_small--encoder--jigsaw--symmetric-init, or those with " - train/loss" at their end.
+        path: a CSV file of the authors' stored losses, which is not part of attngeo: one row per 200 updates, and
+            columns such as bert_small--encoder--jigsaw--symmetric-init, with or without " - train/loss" at the end.
         model: a key of STORED_MODELS.
         data: a key of STORED_DATA.
-        objective: a key of STACK_BY_OBJECTIVE. Losses of decoders are only in the larger of the authors' files.
+        objective: a key of STACK_BY_OBJECTIVE. Only the larger of the authors' files has losses of decoders.
 
     Returns:
         The columns objective, init ("default, published" …), seed, step, stack, layer, head and loss.
 
     Raises:
-        UsageError: for another model, data set or objective.
-        DataUnavailableError: if there is no such file.
-        DataError: if it lacks the columns.
+        UsageError: the model, data set or objective is another one.
+        DataUnavailableError: the file does not exist.
+        DataError: the file lacks the columns.
 
     Source: Saponati et al. 2025, Fig. S5a.
     """
@@ -84,23 +84,23 @@ def read_published_losses(path: str | Path, model: str, data: str, objective: st
 
 
 def read_published_layers(path: str | Path, objective: str) -> pd.DataFrame:
-    """The published scores of each whole layer along a training, as rows that `training-layers` figures take.
+    """The published scores of each whole layer during a training, as rows for `training-layers` figures.
 
-    The file is a pickle. Nothing that it names is imported or called.
+    The file is a pickle, but nothing that it names is imported or called.
 
     Args:
-        path: a file of the authors' `_results/custom-models`, which is no part of attngeo, such as
+        path: a file of the authors' `_results/custom-models`, which is not part of attngeo, such as
             bert-encoder-wikipedia.pkl: 200 checkpoints of one run from default weights.
-        objective: of that run, a key of STACK_BY_OBJECTIVE.
+        objective: objective of that run, a key of STACK_BY_OBJECTIVE.
 
     Returns:
         The columns objective, init ("default, published"), seed, step, stack, layer, head (missing), and both scores
         by the published convention.
 
     Raises:
-        UsageError: for another objective.
-        DataUnavailableError: if there is no such file.
-        DataError: if it is no file of that kind.
+        UsageError: the objective is another one.
+        DataUnavailableError: the file does not exist.
+        DataError: the file is not of that kind.
 
     Source: Saponati et al. 2025, Fig. 3 and S4.
     """
@@ -165,8 +165,8 @@ def load_checkpoints(path: str | Path) -> Iterator[Checkpoint]:
     both scores of each whole layer.
 
     Raises:
-        DataUnavailableError: if there is no such file.
-        DataError: if it is no file of that kind.
+        DataUnavailableError: the file does not exist.
+        DataError: the file is not of that kind.
 
     Source: https://github.com/matteosaponati/attention-geometry, `get_scores` in utils/scores.py.
     """

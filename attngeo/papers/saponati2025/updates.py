@@ -87,7 +87,7 @@ def scores_of(sequence: TokenSequence) -> Tensor:
 
 
 def attention_weights(sequence: TokenSequence, scores: Tensor) -> Tensor:
-    """Softmax of scores/√d over what each token sees, [N, N]; a token that sees nothing has no weights."""
+    """Softmax of scores/√d over the tokens that each token sees, [N, N]; all 0 for a token that sees none."""
     scaled = (scores / math.sqrt(sequence.x.shape[1])).masked_fill(~sequence.allowed, -torch.inf)
     return torch.softmax(scaled, 1).nan_to_num()
 
@@ -95,7 +95,7 @@ def attention_weights(sequence: TokenSequence, scores: Tensor) -> Tensor:
 def log_likelihood(sequence: TokenSequence, scores: Tensor, *, softmax: bool) -> Tensor:
     """The log-likelihood of the targets, from raw scores [N, N].
 
-    softmax: weights are the softmax of scores/√d over what each token sees; else they are the scores.
+    softmax: whether weights are the softmax of scores/√d over the visible tokens; otherwise they are the scores.
     """
     weights = attention_weights(sequence, scores) if softmax else scores
     hidden = sequence.x + weights @ sequence.x @ sequence.value

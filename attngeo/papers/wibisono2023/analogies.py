@@ -75,39 +75,39 @@ class ExplainKeywords(ExplainOptions):
 def explain(
     corpus: str | Path | Corpus, options: ExplainOptions, *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """Error terms and cosine error of each question, for CBOW and attention trained on a corpus.
+    """Train CBOW and attention on a corpus, and compute error terms and cosine error for each analogy question.
 
     Questions with words that the corpus lacks are left out. With `positions`, words are units such as history@3
-    (appendix G.2). A question a : b = c : d then becomes one question for each pair of positions p and q: a@p is to b@q
-    as c@p is to d@q. One sentence has to have c@p and b@q, and one a@p and d@q. The mask has no position; the model
-    infers it from the positions of the other words.
+    (appendix G.2). A question a : b = c : d then becomes one question per pair of positions p and q: a@p is to b@q
+    as c@p is to d@q. The corpus must have a sentence with c@p and b@q, and one with a@p and d@q. The mask has no
+    position; the model infers it from the positions of the other words.
 
     Args:
-        corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence a line, or a Corpus.
+        corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence per line, or a Corpus.
         {options}
-        progress: called while the models are trained.
+        progress: called while the models train.
 
     Returns:
-        A row for each model and question, with the columns EXPLANATION_COLUMNS. All numbers are without a unit;
-        logarithms are natural.
+        One row per model and question, with the columns EXPLANATION_COLUMNS. Numbers have no unit; logarithms are
+        natural.
 
         - `model`: "cbow" or "attention".
         - `a`, `b`, `c`, `answer`: the words of the question; `answer` is d.
-        - `rank`: that of d among the words other than a, b and c, from 1. A word with the same cosine counts as nearer.
+        - `rank`: rank of d among the words other than a, b and c, from 1. A word with the same cosine counts as nearer.
         - `cosine`, `cosine_error`: the cosine of w_d with w_b − w_a + w_c, and 1 minus it.
-        - `contexts`: the number of context words for which every probability is positive.
-        - `rho`, `sigma`, `sigma_star`, `delta`, `xi`: the Euclidean norm of each error term over these contexts; NaN if
-          there is none.
+        - `contexts`: the number of context words whose probabilities are all positive.
+        - `rho`, `sigma`, `sigma_star`, `delta`, `xi`: the Euclidean norm of each error term over these contexts; NaN
+          without contexts.
         - `zeta_spread`: the range of ζ_j over the four words, as a share of its mean.
-        - `remainder`: ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d; NaN if there is no context.
+        - `remainder`: ‖C†(ξ + σ^W − σ^W*)‖, the part of w_d from the error terms; NaN without contexts.
         - `context_error`: the cosine error of the context embeddings c.
-        - `scaled_error`: that of c̃_j = S·ζ_j·c_j, where S is the mean number of words of a sentence. For CBOW c̃ is c.
+        - `scaled_error`: the cosine error of c̃_j = S·ζ_j·c_j, for a mean of S words per sentence. For CBOW c̃ is c.
         - `asymmetry`: Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1.
 
     Raises:
-        DataUnavailableError: if the corpus cannot be read.
-        DataError: if the corpus is empty or too large.
-        QuestionError: if no question is left.
+        DataUnavailableError: the corpus cannot be read.
+        DataError: the corpus is empty or too large.
+        QuestionError: no question is left.
     """
     training_corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     with about("the corpus" if isinstance(corpus, Corpus) else str(corpus)):
@@ -118,8 +118,8 @@ def explain(
         tokens = sum(map(len, training_corpus.sentences))
         if training_corpus.size > MOST_WORDS or training_corpus.size * tokens > MOST_CONTEXT_ENTRIES:
             raise DataError(
-                f"it has {training_corpus.size:,} different words and {tokens:,} in all, expected at most "
-                f"{MOST_WORDS:,} different ones and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
+                f"too large: {training_corpus.size:,} different words × {tokens:,} words, expected at most "
+                f"{MOST_WORDS:,} different words and a product of {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
             )
     examples = examples_of(training_corpus)
     rows = []
@@ -142,14 +142,14 @@ def explain(
 
 
 def read_corpus(source: str | Path) -> Corpus:
-    """The toy corpus, or that of a text with one sentence a line, split at white space.
+    """The toy corpus, or the corpus of a text with one sentence per line, split at white space.
 
     Args:
         source: "toy", or the path of a UTF-8 text.
 
     Raises:
-        DataUnavailableError: The text cannot be read.
-        DataError: The text is too large, is not UTF-8, or has no sentence of at least 2 words.
+        DataUnavailableError: the text cannot be read.
+        DataError: the text is too large, is not UTF-8, or has no sentence with at least 2 words.
     """
     if str(source) == TOY:
         return toy_corpus()
@@ -184,8 +184,8 @@ def _choose_questions(corpus: Corpus, options: ExplainOptions) -> tuple[list[Que
             questions.append(question)
     if not questions:
         raise QuestionError(
-            f"each of the {len(candidates.questions):,} questions ({candidates.name}) has a word that is not in it; "
-            "name a file of questions about its words with $questions",
+            f"lacks a word of every question ({candidates.name}, {len(candidates.questions):,} questions); give a file "
+            "of questions about its words with $questions",
             "questions",
         )
     asked = len(candidates.questions)
@@ -219,7 +219,7 @@ def _place_questions(corpus: Corpus, questions: Sequence[Question]) -> list[Ques
             placed.append(replace(question, a=name_unit(a, p), b=name_unit(b, q), c=name_unit(c, p), answers=answers))
     if not placed:
         raise QuestionError(
-            "no question has both of its pairs of words at the same positions; leave out $positions",
+            "no question has both word pairs at the same positions; leave out $positions",
             "positions",
         )
     return placed
@@ -247,8 +247,8 @@ class TrainedModel(NamedTuple):
     Attributes:
         name: "cbow" or "attention".
         centre_embeddings: w, [|V|, p].
-        context_embeddings: c, [|V|, p], without that of the mask.
-        tau: τ, [|V| + 1], the mask last. Of CBOW: 1 for words, and 0 for the mask, which it lacks.
+        context_embeddings: c, [|V|, p], without the mask.
+        tau: τ, [|V| + 1], the mask last. For CBOW, 1 for words, and 0 for the mask, which it lacks.
     """
 
     name: str
@@ -264,7 +264,7 @@ def train_model(
 
     Args:
         name: "cbow" or "attention".
-        corpus: the corpus, of which the size of the vocabulary is used.
+        corpus: the corpus; only the size of its vocabulary is used.
         examples: the prediction tasks of the corpus.
         options: dimensions and seed.
         progress: called after each epoch.

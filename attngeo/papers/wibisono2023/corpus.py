@@ -191,7 +191,7 @@ class ContinuousBag(nn.Module):
         self.centre = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
 
     def attention(self) -> Tensor:
-        """τ of each token, [|V| + 1], as of attention that is constant: 1 for words, 0 for the mask, which it lacks."""
+        """τ of each token, [|V| + 1], as for constant attention: 1 for words, 0 for the mask, which CBOW lacks."""
         return F.pad(torch.ones_like(self.tokens.weight[:, 0]), (0, 1))
 
     def forward(self, contexts: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class WordAttention(nn.Module):
             nn.init.normal_(weight, std=START)
 
     def attention(self) -> Tensor:
-        """τ of each token, [|V| + 1], up to a factor that all have in common."""
+        """τ of each token, [|V| + 1], up to a common factor."""
         mask = self.tokens.weight[-1]
         scores: Tensor = self.key_query(self.tokens.weight) @ mask / mask.numel() ** 0.5
         return (scores - scores.max()).exp()

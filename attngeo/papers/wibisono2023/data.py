@@ -73,20 +73,19 @@ def simulate(
     classes: int = 10,
     rows: int = 2000,
 ) -> ShiftedTable:
-    """One data set of a setting. Equal seeds give the same underlying numbers with both settings.
+    """Draw one data set of a setting. The same seed gives the same underlying numbers with `text` and `code`.
 
-    The generator is NumPy's RandomState, whose numbers do not change between versions. The order of draws is that of
-    the published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that
-    are rotated.
+    The generator is NumPy's RandomState, whose numbers do not change between versions. Draws follow the order of the
+    published runs: a seed of Table 1 gives the coefficients and the noise of its data set, but rotated features.
 
     Args:
         setting: a row of Table 1.
         seed: from 0 to 2³² − 1.
         settings: `text` follows appendix D; `code` follows the code that made Table 1, which multiplies the
             first features by −1 in test rows, too, and bins training and test rows together.
-        features: K.
-        classes: C, of features and of the response.
-        rows: of each part.
+        features: number of features, K.
+        classes: number of classes of each feature and of the response, C.
+        rows: number of training rows, and of test rows.
     """
     draw = np.random.RandomState(seed)
     numbers = np.arange(features)
@@ -110,7 +109,7 @@ def simulate(
 
 
 def seeds_of_data_sets(count: int) -> list[int]:
-    """The seeds of the first data sets of every setting; the first 20 are those of Table 1. All are different."""
+    """The seeds of the first data sets of every setting, all different; the first 20 are the seeds of Table 1."""
     draw = np.random.RandomState(SEED_OF_SEEDS)
     seeds: dict[int, None] = {}
     while len(seeds) < count:
@@ -121,8 +120,8 @@ def seeds_of_data_sets(count: int) -> list[int]:
 def quantile_codes(values: np.ndarray, n_classes: int) -> np.ndarray:
     """The number of the quantile bin of each value, from 0: [rows].
 
-    Quantiles are interpolated and bins are closed on the right, as those of `pandas.qcut`, but a quantile that is one
-    of the values is exactly that.
+    Quantiles are interpolated and bins are closed on the right, as in `pandas.qcut`, but a quantile that equals a value
+    is exact.
     """
     ordered = np.sort(values)
     last = len(values) - 1
@@ -150,23 +149,23 @@ def _bin(table: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 class AutoMpg(NamedTuple):
-    """The table, and whether it is that of the paper."""
+    """The table, and whether it is the paper's."""
 
     table: ShiftedTable
     is_of_paper: bool
 
 
 def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = ignore_progress) -> AutoMpg:
-    """The data set: 245 American cars to train, 140 others to test, six features of three categories.
+    """Load the data set: 245 American cars to train, 140 others to test, six features with three categories each.
 
     Args:
-        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps
+        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads UCI's file from `ADDRESS` once, and keeps
             it in the cache folder.
-        progress: called while it is downloaded.
+        progress: called during the download.
 
     Raises:
-        DataUnavailableError: if it cannot be read or reached.
-        DataError: if it is another table.
+        DataUnavailableError: the file cannot be read or reached.
+        DataError: the file is another table.
     """
     if path is not None:
         cars = read_cars(Path(path).expanduser())
@@ -195,9 +194,9 @@ def _read_cars_of_paper(path: Path) -> pd.DataFrame:
 
 
 def read_cars(path: Path, source: str = "") -> pd.DataFrame:
-    """The cars of a file in either format: a row for each, with the columns NUMBER_FEATURES; an unknown number is NaN.
+    """The cars of a file in either format: one row per car, with the columns NUMBER_FEATURES; unknown numbers are NaN.
 
-    source: what messages name instead of the file. Raises DataUnavailableError or DataError.
+    source: name in messages instead of the file's. Raises DataUnavailableError or DataError.
     """
     require_cars(path)
     try:
@@ -234,9 +233,9 @@ def digest_cars(cars: pd.DataFrame) -> str:
 
 
 def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
-    """Training and test rows: cars of 4, 6 or 8 cylinders without unknown numbers, by their origin.
+    """Training and test rows: cars with 4, 6 or 8 cylinders and without unknown numbers, divided by origin.
 
-    Each column but the cylinders is cut at its terciles over all these cars. Raises DataError if a part is empty.
+    Each column except the cylinders is cut at its terciles over all these cars. Raises DataError if a part is empty.
     """
     rows = cars.dropna()
     rows = rows[rows[CYLINDERS].isin(KEPT_CYLINDERS)]
@@ -244,7 +243,7 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
     if not 0 < is_american.sum() < len(rows):
         raise DataError(
             f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
-            "some that have it and some that do not"
+            "at least one with it to train, and one without it to test"
         )
     codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBER_FEATURES}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])

@@ -100,7 +100,7 @@ class BidirectionalAttention(nn.Module):
 
 
 class ExpertWeights(NamedTuple):
-    """The weights of Lemma 1 after reparameterisation, of a model of one layer.
+    """The weights of Lemma 1 after reparameterisation, for a model with one layer.
 
     Attributes:
         key_query: W^KQ of each head, with the factor 1/√d_w, [H, p, p].
@@ -169,7 +169,7 @@ class Parts(NamedTuple):
 
 
 def split_parts(model: BidirectionalAttention) -> Parts:
-    """The parts of a model of one layer and head, by its tokens C, its positions P and the mask c."""
+    """The parts of a model with one layer and head, from its tokens C, its positions P and the mask c."""
     weights = expert_weights(model)
     key_query = weights.key_query[0]
     experts = weights.experts[0]
@@ -206,7 +206,7 @@ def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, position: int
         context: C, [|V|, p].
         sentence: tokens, [S].
         position: m.
-        window: positions on each side that are read.
+        window: number of positions to read on each side.
     """
     distance = (torch.arange(len(sentence)) - position).abs()
     omega = ((distance >= 1) & (distance <= window)).to(context.dtype)

@@ -27,7 +27,7 @@ FIRST_SEED = 42
 
 
 def require_corpus(source: str | Path) -> None:
-    """Raise DataUnavailableError if a corpus is a text that is missing, DataError if it is empty."""
+    """Raise DataUnavailableError if the text of a corpus is missing, DataError if it is empty."""
     if str(source) == TOY:
         return
     path = local_path(source)
@@ -163,7 +163,7 @@ class SimulateOptions(Options):
 
     @property
     def is_of_paper(self) -> bool:
-        """Whether tables have the size of those of the paper."""
+        """Whether tables are as large as the paper's."""
         return all(self.shape[name] == default_of(type(self), name) for name in ("features", "classes", "rows"))
 
 

@@ -266,8 +266,8 @@ def assumption_errors(
 ) -> float:
     """The error of the assumptions of Propositions 13 and 17, as a sum of absolute logarithms.
 
-    p(W) ≈ p(W*); independence in each set, p(W) ≈ p(c_r)·p(c_s); and symmetry, p(w_i, c_j) ≈ p(w_j, c_i), of which the
-    largest over the context words enters the conclusion.
+    p(W) ≈ p(W*); independence in each set, p(W) ≈ p(c_r)·p(c_s); and symmetry, p(w_i, c_j) ≈ p(w_j, c_i), whose largest
+    error over the context words counts.
 
     Args:
         pairs: p(w_i, c_j) up to a factor, [|V|, |V|].

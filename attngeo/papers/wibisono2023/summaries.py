@@ -39,10 +39,10 @@ def labels_of(frame: pd.DataFrame) -> list[str]:
 
 
 def summarize_methods(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting and method: number of data sets or seeds, mean and deviation of each score.
+    """One row per setting and method: number of data sets or seeds, mean and standard deviation of each score.
 
-    Columns: those of the setting, method, runs, accuracy_mean, accuracy_sd, mse_mean, mse_sd, published_accuracy and
-    published_mse. A deviation is that of a sample (n − 1), and missing for one run. Raises DataError if a column is
+    Columns: the columns of the setting, method, runs, accuracy_mean, accuracy_sd, mse_mean, mse_sd, published_accuracy
+    and published_mse. Standard deviations divide by n − 1, and are missing for one run. Raises DataError if a column is
     missing.
     """
     _require_results(frame)
@@ -56,12 +56,12 @@ def summarize_methods(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def measure_advantage(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting: by how much the accuracy of attention is above that of the best baseline.
+    """One row per setting: how much more accurate attention is than the best baseline.
 
-    Columns: those of the setting, best (the baseline with the highest mean accuracy, of those that have all runs of
-    attention, if any has), runs (that both methods have), advantage (mean difference), error (standard error of the
-    differences, which are paired by seed; NaN for one run) and is_larger (advantage > error). Settings without
-    attention or without a baseline are left out. Raises DataError if a column is missing.
+    Columns: the columns of the setting; best (the baseline with the highest mean accuracy, if possible with all runs of
+    attention); runs (with both methods); advantage (mean difference); error (standard error of the differences, paired
+    by seed; NaN for one run); is_larger (advantage > error). Settings without attention or without a baseline are left
+    out. Raises DataError if a column is missing.
     """
     import pandas as pd
 
@@ -102,6 +102,6 @@ def describe_advantage(advantages: pd.DataFrame) -> str:
     """The sentence that counts the settings with an advantage larger than its standard error."""
     larger = int(advantages["is_larger"].sum())
     return (
-        f"In {larger} of {len(advantages)} settings, the accuracy of ATN exceeds that of the best baseline by more "
-        "than the standard error of the difference."
+        f"In {larger} of {len(advantages)} settings, ATN is more accurate than the best baseline by more than the "
+        "standard error of the difference."
     )

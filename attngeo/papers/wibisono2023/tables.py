@@ -41,7 +41,7 @@ FORM = ResultForm(columns=["accuracy", "mse", "train_accuracy", "train_mse"])
 
 
 class Problem(NamedTuple):
-    """A data set, and the seed of everything that is random in the prediction."""
+    """A data set, and the seed for everything random in its prediction."""
 
     table: ShiftedTable
     seed: int
@@ -67,9 +67,9 @@ class Method:
     """A method of prediction.
 
     Attributes:
-        predict: problems of one shape → a prediction for each.
-        package: package that computes them, on whose version predictions depend.
-        together: whether problems are solved faster at once than one after the other.
+        predict: problems of the same shape → one prediction per problem.
+        package: package that computes predictions, which depend on its version.
+        together: whether solving several problems at once is faster.
     """
 
     predict: Callable[[Sequence[Problem], ProgressCallback], list[PredictedClasses]]
@@ -78,7 +78,7 @@ class Method:
 
 
 def predict_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
-    """The predictions of one of the baselines of appendix E."""
+    """The predictions of a baseline of appendix E."""
     from attngeo.estimators.tabular.baselines import fit_baseline
 
     def report(done: int, total: int) -> None:
@@ -93,9 +93,9 @@ def predict_by_baseline(name: str, problems: Sequence[Problem], progress: Progre
 
 
 def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
-    """The predictions of attention. Columns share the vectors of categories; problems of one shape train together.
+    """The predictions of attention. Columns share category vectors; problems of the same shape train together.
 
-    Numbers are categories, as in the published run: one that no training row has is masked.
+    Numbers are categories, as in the published run: a number in no training row is masked.
     """
     from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
 
@@ -142,12 +142,12 @@ class MethodRun:
         return f"{self.setting} {self.method}, {which}"
 
     def perform(self, session: Session) -> RunRows:
-        """A row for each seed, in their order, with scores that are kept, or else computed.
+        """One row per seed, in order, with kept or newly computed scores.
 
-        Its columns are the run's labels, method, seed, accuracy and mse, the mean squared error of class numbers, both
-        of test rows, and train_accuracy and train_mse.
+        Columns: the run's labels, method, seed; accuracy and mse (mean squared error of class numbers) of test rows;
+        train_accuracy and train_mse.
 
-        Scores are kept under the content of the data set, the seed, the method, the code of the method and the versions
+        A kept score is reused only for the same content of the data set, seed, method, code of the method and versions
         of its packages.
         """
         problems = [Problem(self.make_table(seed), seed) for seed in self.seeds]
@@ -255,10 +255,10 @@ def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]
 
 
 def build_auto_mpg_frame(data: AutoMpg, outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """A row for each method and seed that has scores; columns: `AUTO_MPG_COLUMNS`.
+    """One row per method and seed with scores; columns: `AUTO_MPG_COLUMNS`.
 
-    outcomes: of `plan_auto_mpg(options, data)`. The published scores are of one seed; they are missing if the data are
-    not those of the paper.
+    outcomes: outcomes of `plan_auto_mpg(options, data)`. Published scores are from a single seed; they are missing if
+    the data are not the paper's.
     """
     published = published_scores("auto_mpg")
     frame = build_frame(outcomes, AUTO_MPG_COLUMNS, published if data.is_of_paper else published.iloc[:0])

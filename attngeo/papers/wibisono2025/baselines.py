@@ -31,13 +31,13 @@ Measure = Callable[[Split, str, str], Metrics]
 
 
 def measure_unigram(split: Split, _direction: str, _setting: str) -> Metrics:
-    """Items as frequent as in training rows, whatever the context; one is added to each count."""
+    """Item frequencies of the training rows, whatever the context, with one added to each count."""
     probabilities = _count_items(split)[split.test["item"]]
     return {"cross_entropy": float(-np.log(probabilities).mean())}
 
 
 def measure_without_repeats(split: Split, direction: str, _setting: str) -> Metrics:
-    """Items as frequent as in training rows, but none occurs again: those of the context have probability 0."""
+    """Item frequencies of the training rows, except that items of the context have probability 0."""
     probabilities = split.test["item"].map(_count_items(split))
     sequences = probabilities.groupby(split.test["sequence"])
     sums = sequences.cumsum() if direction == "uni" else sequences.transform("sum")
@@ -53,10 +53,10 @@ def _count_items(split: Split) -> pd.Series[float]:
 
 
 def measure_regression(split: Split, direction: str, _setting: str) -> Metrics:
-    """Softmax regression on the items of the context, none of which occurs again.
+    """Softmax regression on the items of the context, which do not occur again.
 
-    The logit of item d is b_d + Σ_j W_{x_j, d} over the context j; those of the context have probability 0. The penalty
-    of squares of W is chosen by validation rows.
+    The logit of item d is b_d + Σ_j W_{x_j, d} over the context j; items of the context have probability 0. Validation
+    rows choose the penalty on squares of W.
     """
     items = np.sort(pd.concat(split)["item"].unique())
     train, validation, test = (count_context(rows, items, direction) for rows in split)
@@ -101,7 +101,7 @@ class ContextCounts(NamedTuple):
 
 
 def count_context(rows: pd.DataFrame, items: np.ndarray, direction: str) -> ContextCounts:
-    """The items in the context of each row. items: all of them, sorted. Raises NotEnoughMemoryError."""
+    """The items in the context of each row. items: all items, sorted. Raises NotEnoughMemoryError."""
     require_memory(16 * len(rows) * len(items), f"counts of {len(items):,} items for {len(rows):,} rows")
     item = np.searchsorted(items, rows["item"])
     own = np.zeros((len(rows), len(items)), np.float32)
@@ -140,9 +140,9 @@ def measure_ratings(value: pd.Series[float], mean: pd.Series[float], setting: st
 
 
 def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
-    """Linear regression of each city on the others, and on all cities the days before if the setting has such.
+    """Linear regression of each city on the others, and if the setting has earlier days, on all cities on these days.
 
-    With a penalty of squares, which validation days choose; the city's coefficients are learned from training days.
+    Training days determine the coefficients of each city, validation days the penalty on their squares.
     """
     from sklearn.linear_model import Ridge
 
@@ -172,7 +172,7 @@ class Days(NamedTuple):
     before: np.ndarray
 
     def inputs_of(self, city: int) -> np.ndarray:
-        """What a city is predicted from: the other cities, and all cities the days before."""
+        """The inputs for a city: the other cities, and all cities on the days before."""
         return np.hstack([np.delete(self.values, city, 1), self.before])
 
 

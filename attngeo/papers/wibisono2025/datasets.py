@@ -53,14 +53,14 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is downloaded.
+    """A file to download.
 
     Attributes:
         name: name of the file.
         folder: address of its folder.
-        sha256: SHA-256 of its content; of `member`, if there is one.
-        member: if the file is a zip archive, the file in it that is read.
-        replaced_by: file of the user that is read in its place.
+        sha256: SHA-256 of its content, or of `member`.
+        member: the file to read from a zip archive.
+        replaced_by: the user's file to read instead.
     """
 
     name: str
@@ -85,7 +85,7 @@ class DataSet:
         citation: what to cite.
         read: function that reads a folder of its files.
         files: its files.
-        name_items: function that reads the names of its items from such a folder; empty if they have none there.
+        name_items: function that reads item names from such a folder; empty if there are none.
     """
 
     name: str
@@ -100,7 +100,7 @@ class DataSet:
 class Experiment:
     """An experiment: the name of its data set, and how its rows are divided.
 
-    split: called with the rows, a seed and the keyword `published`: as it was run, not as the text says.
+    split: called with the rows, a seed and the keyword `published`: as the authors ran it, not as the text says.
     """
 
     dataset: str
@@ -176,12 +176,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def find_dataset(name: str) -> DataSet:
-    """The data set of this name. Raises UsageError if it is unknown."""
+    """The data set with this name. Raises UsageError if the name is unknown."""
     return DATASETS[one_of("data set", name, DATASETS)]
 
 
 def terms_of(name: str) -> str:
-    """On which terms a data set may be used, and what to cite: two sentences. Raises UsageError if it is unknown."""
+    """The terms of use of a data set, and its citation: two sentences. Raises UsageError if the name is unknown."""
     dataset = find_dataset(name)
     return f"{dataset.terms} Cite: {dataset.citation}"
 
@@ -189,18 +189,18 @@ def terms_of(name: str) -> str:
 def load_dataset(
     name: str, data: str | Path | None = None, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """The rows of a data set, as its reader returns them; `EXPERIMENTS` has how they are divided.
+    """The rows of a data set, as its reader returns them. To divide them, see `EXPERIMENTS`.
 
     Args:
         name: a key of DATASETS.
         data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
-        progress: is told the terms of the data set as a note before a download, each file, and which file of the user
-            has other content than the published one.
+        progress: gets the terms as a note before a download, each file, and a note about your own files that differ
+            from the published ones.
 
     Raises:
-        UsageError: if the name is unknown, or data is given of one without files.
-        DataUnavailableError: if a file is missing, or cannot be downloaded.
-        DataError: if it is another one than expected.
+        UsageError: the name is unknown, or `data` is given for a simulated data set.
+        DataUnavailableError: a file is missing, or cannot be downloaded.
+        DataError: a file does not have the expected content.
     """
     dataset = find_dataset(name)
     if data is not None:
@@ -218,10 +218,10 @@ def load_dataset(
 
 
 def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, str]:
-    """The names of the items of a data set by their numbers: of those that have one, or none.
+    """Item number → name, for items with a name; empty if the data set has no names.
 
-    data: as in `load_dataset`; None looks at the downloads that are kept. Raises DataError for a broken file of names,
-    DataUnavailableError if data is no file or folder.
+    data: as in `load_dataset`; None looks only at kept downloads. Raises DataError for a broken file of names,
+    DataUnavailableError if `data` is neither a file nor a folder.
     """
     dataset = find_dataset(name)
     if data is not None:
@@ -262,7 +262,7 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
         progress(step)
 
     count = len(dataset.files)
-    noun = "file" if count == 1 else f"folder with all {count} files, of which this is one,"
+    noun = "file" if count == 1 else f"folder with all {count} files of the data set"
     for file in dataset.files:
         fetch(
             file.address,

@@ -94,10 +94,10 @@ class EfaRun:
         return Path(self.choices.save).expanduser() / UNSAFE.sub("-", self.name)
 
     def perform(self, session: Session) -> Rows:
-        """A row for each metric, kept from before or else computed; columns: `EXPERIMENT_COLUMNS` without the last.
+        """One row per metric, kept or newly computed; columns: `EXPERIMENT_COLUMNS` without the last.
 
-        They are kept under the rows of the data, the options, the code and the version of torch. A training that is
-        interrupted resumes. A run whose model is to be saved and is missing is computed again.
+        Kept rows are reused only for the same data, options, code and version of torch. An interrupted training
+        resumes. If a model to save is missing, its run is computed again.
         """
         split = load_split(self.experiment, self.choices.data, self.choices.settings)
         record = self._locate_record(split)
@@ -165,7 +165,7 @@ class EfaRun:
 
 
 def rename_items(items: Sequence[Any], names: Mapping[Any, str]) -> list[Any]:
-    """The items under these names; those without one, and those that would share a text with another, stay."""
+    """Rename items; an item without a name, or whose name another item already has, keeps its own."""
     pairs = [(item, names.get(item, item)) for item in items]
     # Items are also found by their texts, so no name may be the text of another item.
     texts: Counter[str] = Counter()
@@ -226,7 +226,7 @@ def published_results() -> pd.DataFrame:
 def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFrame:
     """The rows of all runs, in the order of their plan; columns: `EXPERIMENT_COLUMNS`.
 
-    The last one is the paper's number, unless the options are not those of the paper.
+    The last column is the paper's number, unless the options differ from the paper's.
     """
     frame = runs.build_frame(outcomes, EXPERIMENT_COLUMNS, published_results())
     if options.epochs is not None:

@@ -24,7 +24,7 @@ PACKED = ".gz"
 
 
 def look_for(folder: Path, *names: str) -> Path | None:
-    """The first of these files, also packed by gzip, in a folder; None if it has none of them."""
+    """The first of these files in a folder, also compressed with gzip; None if there is none."""
     for name in names:
         for path in (folder / name, folder / (name + PACKED)):
             if path.exists():
@@ -44,7 +44,7 @@ def find_file(path: str | Path, *names: str) -> Path:
 
 
 def folder_of(path: str | Path) -> Path:
-    """The folder of a data set of several files: `path`, or the one in which this file is."""
+    """The folder of a data set with several files: `path`, or the folder of this file."""
     require_data(path)
     path = Path(path).expanduser()
     return path if path.is_dir() else path.parent
@@ -83,7 +83,7 @@ def _unpack(file: IO[bytes], path: Path, member: str) -> IO[bytes]:
 
 @contextmanager
 def explaining(path: Path, what: str) -> Iterator[None]:
-    """Raise DataError for a file in the block that is not what it should be."""
+    """Raise DataError if a file in the block does not have the expected content."""
     try:
         yield
     except (ValueError, LookupError, TypeError, OverflowError, zlib.error) as error:
@@ -129,7 +129,7 @@ def read_table(
 
 
 def require_once(path: Path, frame: pd.DataFrame, columns: list[str]) -> None:
-    """Raise DataError that states the first row whose cells of these columns another row has, too."""
+    """Raise DataError with the first row that repeats another row in these columns."""
     repeats = frame.duplicated(columns).to_numpy()
     if repeats.any():
         row = int(repeats.argmax())

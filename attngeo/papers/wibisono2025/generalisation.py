@@ -111,7 +111,7 @@ class DeviationBound(NamedTuple):
     Attributes:
         net: log of the number of points of a net with radius δ = B_y²/(2Λ√F), (1 + 2B/δ)^parameters.
         at_points: bound at these points, B_y²·√(2(net + log(2/ξ))/F).
-        between: 2Λδ, by how much it is larger between them.
+        between: 2Λδ, the increase of the bound between these points.
     """
 
     net: float
@@ -125,7 +125,7 @@ class DeviationBound(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """The bound of how far the loss of the best fit is above the lowest one."""
+        """The bound on the loss of the best fit above the lowest loss."""
         return 2 * self.deviation
 
 
@@ -189,7 +189,7 @@ class ToyWeights(NamedTuple):
     second: Tensor
 
     def norm(self) -> Tensor:
-        """|||θ|||: the largest of the layers, plus that of g."""
+        """|||θ|||: the largest norm of a layer, plus the norm of g."""
         products = torch.maximum(_norm(self.query).amax(1), _norm(self.key).amax(1))
         layers = products + _norm(self.value).sum(1) + _norm(self.inner) + _norm(self.outer)
         return layers.max() + _norm(self.first) + _norm(self.second)

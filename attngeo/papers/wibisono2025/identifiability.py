@@ -55,9 +55,9 @@ UNTRAINED = 3_000_000
 
 @torch.no_grad()
 def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) -> tuple[Relation, Relation]:
-    """Two fits as theorem 1 compares them: contexts up to a linear map, centers up to an affine one.
+    """Compare two fits as in theorem 1: contexts up to a linear map, centers up to an affine map.
 
-    batch: sequences whose masked positions are compared; those of no training.
+    batch: sequences to compare at their masked positions; none of them from training.
     """
     contexts = relate(first.read(batch)[batch.known], second.read(batch)[batch.known])
     centers = relate(first.center.weight, second.center.weight, intercept=True)
@@ -198,9 +198,9 @@ def _choose_rows(first: Tensor, second: Tensor) -> Tensor:
 
 
 def draw_truth(items: int, size: int, length: int, seed: int) -> ItemAttention:
-    """A random unidirectional model of section 2.1 with one layer, whose logits have a deviation of about 1.
+    """A random unidirectional model of section 2.1 with one layer, whose logits have a standard deviation of about 1.
 
-    No item is then so rare that its embedding cannot be estimated.
+    So no item is too rare to estimate its embedding.
     """
     model = make_model(items, size, length)
     random = torch.Generator().manual_seed(seed)
@@ -256,18 +256,18 @@ class ItemBatches:
 
 
 def fit_items(items: Tensor, number: int, size: int, seed: int, *, enough: float, starts: int) -> ItemAttention:
-    """Fit the model of `make_model` by maximum likelihood: of several starts, that with the lowest training loss.
+    """Fit the model of `make_model` by maximum likelihood: the start with the lowest training loss.
 
-    All starts have the first part of the schedule; the others follow in the order of their losses then. A fit of
-    simulated data whose loss is far above that of the true model is at a local maximum of the likelihood.
+    All starts train for the first part of the schedule; then they continue in the order of their losses. On simulated
+    data, a fit with a loss far above the true model's is at a local maximum of the likelihood.
 
     Args:
         items: the sequences, [F, I].
         number: D, the number of items.
-        size: K, the numbers of an embedding.
-        seed: of the batches, and of the starts.
-        enough: no further start goes on after a loss that is not above this one.
-        starts: models that are trained by the first part of the schedule.
+        size: K, the size of an embedding.
+        seed: seed of the batches and of the starts.
+        enough: the loss at which no further start continues.
+        starts: number of starts.
     """
     batches = ItemBatches(items, seed)
     started = []

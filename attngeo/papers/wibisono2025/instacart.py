@@ -33,18 +33,18 @@ MOST_RAW_BYTES = 2**31
 def read_instacart(path: str | Path) -> pd.DataFrame:
     """The rows of all baskets: sequence (an order), position, item (a product), part ("train" or "test").
 
-    Baskets of less than 10 items are left out. The numbers of items are those of the files.
+    Baskets with fewer than 10 items are left out. Items keep their numbers from the files.
 
     Args:
-        path: a folder with data_train_final.csv and data_test_final.csv, which gzip may have packed; or one of the two,
-            beside the other. Without them, a folder with the files of Kaggle, order_products__prior.csv, which trains,
-            and order_products__train.csv: the products that are in 50,000 orders of the former are kept, in the order
-            of a basket.
+        path: a folder with data_train_final.csv and data_test_final.csv, also compressed with gzip; or one of the two
+            files, with the other beside it. Or a folder with Kaggle's files order_products__prior.csv, to train, and
+            order_products__train.csv, to test: only products in 50,000 orders of the first file or more are kept, in
+            the order of the basket.
 
     Raises:
-        DataUnavailableError: if a file is missing.
-        DataError: if it is not such a table.
-        NotEnoughMemoryError: if a table does not fit.
+        DataUnavailableError: a file is missing.
+        DataError: a file is not such a table.
+        NotEnoughMemoryError: a table does not fit in memory.
     """
     folder = folder_of(path)
     is_raw = _is_raw(folder)
@@ -109,7 +109,7 @@ def _list_baskets(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_item_names(path: str | Path) -> dict[int, str]:
-    """The names of the items by their numbers; none if there is no file of names.
+    """Item number → name; empty without a file of names.
 
     path: a folder, or a file in it. Names are read from items.csv with the columns item and name, or for the files of
     Kaggle from products.csv. Raises DataUnavailableError or DataError.
@@ -132,9 +132,9 @@ def read_item_names(path: str | Path) -> dict[int, str]:
 
 
 def split_instacart(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """A random quarter of the training baskets validates: 18,585 train, 6,196 validate and 1,433 test.
+    """Split the baskets: 18,585 train, 6,196 validate (a random quarter of the training baskets), 1,433 test.
 
-    frame: rows of `read_instacart`. published: draw the baskets that validated in the published runs.
+    frame: rows of `read_instacart`. published: draw the same validation baskets as the published runs.
     """
     is_test = frame["part"] == "test"
     baskets = np.sort(frame["sequence"][~is_test].unique())

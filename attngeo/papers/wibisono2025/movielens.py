@@ -36,7 +36,7 @@ def read_movielens(path: str | Path) -> pd.DataFrame:
     """The ratings of MovieLens-100K: user, item, rating (1 to 5), time (seconds).
 
     path: the file u.data, the archive ml-100k.zip, or a folder with one of them.
-    Raises DataUnavailableError if it cannot be read, and DataError if it is another table.
+    Raises DataUnavailableError if the file cannot be read, and DataError if it is another table.
     """
     file = find_file(path, "u.data", MEMBER, MOVIELENS_ARCHIVE)
     frame = read_table(file, RATINGS, member=MEMBER, sep="\t", names=list(RATINGS), dtype="int64")
@@ -47,7 +47,7 @@ def read_movielens(path: str | Path) -> pd.DataFrame:
 
 
 def read_movie_titles(path: str | Path) -> dict[int, str]:
-    """The titles of the movies by their numbers, from u.item of MovieLens-100K; none if it is not there.
+    """Movie number → title, from u.item of MovieLens-100K; empty without that file.
 
     path: as for `read_movielens`; u.item is in the archive, or beside u.data. Raises DataError for another table.
     """
@@ -55,9 +55,9 @@ def read_movie_titles(path: str | Path) -> dict[int, str]:
 
 
 def read_movie_genres(path: str | Path) -> dict[int, str]:
-    """The genres of the movies by their numbers, such as Drama|War, from u.item of MovieLens-100K; none without it.
+    """Movie number → genres, such as Drama|War, from u.item of MovieLens-100K; empty without that file.
 
-    path: as for `read_movie_titles`. A movie without any is left out. Raises DataError for another table.
+    path: as for `read_movie_titles`. Movies without a genre are left out. Raises DataError for another table.
     """
     genres = {}
     for number, fields in _list_movies(path):
@@ -108,15 +108,15 @@ def _has_titles(path: Path) -> bool:
 def movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:
     """The movies that each user rated, in order of time (section 6.2.1).
 
-    frame: rows of `read_movielens`. Kept are the 50 movies with most ratings (of equal counts, that with the lowest
-    number) and users with less than two ratings for each time. Of several ratings at one time one is taken: at random
-    with the seed, or the one that the published runs took.
+    frame: rows of `read_movielens`. Only the 50 movies with the most ratings are kept (lower numbers first if counts
+    are equal), and users with fewer than two ratings per time on average. If a user has several ratings at the same
+    time, one is kept: a random one by the seed, or the one of the published runs.
     """
     return _order(_keep_top(frame), seed, published=published)
 
 
 def movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:
-    """The same for ratings of 3, 4 and 5, whose values are 1, 2 and 3 (section 6.2.2); users with one are left out."""
+    """The same for ratings 3, 4 and 5, as values 1, 2 and 3 (section 6.2.2), without users with a single rating."""
     high = frame[frame["rating"] >= LOWEST_RATING]
     top = _keep_top(high.assign(rating=high["rating"] - RATING_SHIFT))
     return _order(top[top.groupby("user")["item"].transform("size") > 1], seed, published=published)
@@ -147,19 +147,19 @@ def _order(frame: pd.DataFrame, seed: int, *, published: bool) -> pd.DataFrame:
 
 
 def split_movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """`movielens_sequences` of users at random: 56.25 % train, 18.75 % validate and 25 % test (section 6.2.1).
+    """Split `movielens_sequences` by random users: 56.25 % train, 18.75 % validate, 25 % test (section 6.2.1).
 
-    frame: rows of `read_movielens`. published: as it was run. There, positions in the list of users were taken for
-    numbers of users: of 902, 480 train, 161 validate and 219 test, and 42 are in no part.
+    frame: rows of `read_movielens`. published: as the authors ran it, mistaking positions in the list of users for user
+    numbers: of 902 users, 480 train, 161 validate and 219 test, and 42 are in no part.
     """
     return _split_users(movielens_sequences(frame, seed, published=published), seed, published=published)
 
 
 def split_movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """The same of `movielens_ratings`: as it was run, of 893 users 631 train or validate, 211 test, 51 are in no part.
+    """The same for `movielens_ratings`.
 
-    published: here, the 631 users are divided as those of `split_movielens_sequences`. The published runs divided
-    masked copies of them, not users.
+    published: as the authors ran it: of 893 users, 631 train or validate, 211 test, and 51 are in no part. Here, the
+    631 users are divided as in `split_movielens_sequences`; the authors divided masked copies of their ratings.
     """
     return _split_users(movielens_ratings(frame, seed, published=published), seed, published=published)
 

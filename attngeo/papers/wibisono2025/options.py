@@ -100,12 +100,12 @@ class RunOptions(Options):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that are run."""
+        """The models to run."""
         return ("efa", "fm") if self.model == "both" else (self.model,)
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """The directions that are run."""
+        """The directions to run."""
         return ("bi", "uni") if self.direction == "both" else (self.direction,)
 
 
@@ -116,8 +116,8 @@ class ExperimentSettings:
     Attributes:
         options: options of `EfaOptions`, for all of its models.
         architecture: architecture of its models, as the text says.
-        published: fields of the architecture that the published code has in place of the text's.
-        settings: setting → its further options, if there are several.
+        published: fields of the architecture where the published code differs from the text.
+        settings: setting → its further options, if there are several settings.
         directions: its directions.
         trivial: names of `baselines.TRIVIAL`.
     """
@@ -191,9 +191,9 @@ class ModelSetting(NamedTuple):
 
 
 def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
-    """The models of an experiment that are asked for.
+    """The models of an experiment that the options select.
 
-    Raises UsageError if there is none, or for an option that has no effect on the experiment or its models.
+    Raises UsageError if they select none, or for an option without effect on the experiment or its models.
     """
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
     for choice, model in {"lags": "efa", "n_neighbors": "fm", "layers": "efa"}.items():

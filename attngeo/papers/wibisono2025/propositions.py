@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @torch.no_grad()
 def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
-    """The model of section 3.1 that equals a factor model in both directions for sequences of one length (Prop. 1)."""
+    """The model of section 3.1 that equals a bidirectional factor model for sequences of the same length (Prop. 1)."""
     items, size = factors.center.weight.shape
     shape = AttentionShape(width=size, residual=False, output=False)
     model = ItemAttention(items, shape).to(factors.center.weight)
@@ -79,7 +79,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
 
 
 def first_layer(model: ItemAttention | ValueAttention) -> MaskedLayer:
-    """The only layer of a model that has one."""
+    """The only layer of a one-layer model."""
     layer = model.attention.layers[0]
     assert isinstance(layer, MaskedLayer)
     return layer

@@ -32,7 +32,7 @@ class Split(NamedTuple):
 def take_sequences(
     frame: pd.DataFrame, train: Collection[Any], validation: Collection[Any], test: Collection[Any]
 ) -> Split:
-    """The rows of these sequences. Raises DataError if a part has none."""
+    """The rows of these sequences. Raises DataError if a part is empty."""
     parts = []
     for sequences in (train, validation, test):
         rows = frame[frame["sequence"].isin(list(sequences))]
@@ -46,7 +46,7 @@ def take_sequences(
 
 
 def start_draws(seed: int, *, published: bool) -> np.random.Generator | np.random.RandomState:
-    """Random numbers of the seed; or those of the published runs, which have their own seed."""
+    """Random numbers from the seed; or the numbers of the published runs, which use their own seed."""
     return np.random.RandomState(PUBLISHED_SEED) if published else np.random.default_rng(seed)
 
 

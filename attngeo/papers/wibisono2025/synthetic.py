@@ -47,7 +47,7 @@ def _mean_ratings(order: list[int]) -> list[float]:
 
 
 def split_synthetic(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """Of 10,000 users, 5,625 train, 1,875 validate and 2,500 test: the last quarter, and a random one of the others.
+    """Split 10,000 users: the last quarter, 2,500, tests; of the others, 5,625 train and a random quarter validates.
 
     frame: rows of `synthetic_ratings`. published: draw users with the seed of the published runs. These had the same
     test users, but divided masked copies of the others, not users.

@@ -70,19 +70,19 @@ def list_sites() -> tuple[Site, ...]:
 
 
 def read_temperatures(path: str | Path) -> pd.DataFrame:
-    """One row for each day and city, with the columns `TEMPERATURE_COLUMNS`.
+    """One row per day and city, with the columns `TEMPERATURE_COLUMNS`.
 
-    sequence is the date, item the city and its state. lag_1 and lag_2 are the temperatures of the same city one and two
-    days before.
+    sequence is the date, item the city with its state. lag_1 and lag_2 are the temperatures of the same city one and
+    two days before.
 
     Args:
-        path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
-            column for each city, or city_temperature.csv and, for what that lacks, the files of the sites; or one of
-            these files, beside the others.
+        path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with one
+            column per city, or city_temperature.csv and, for days that it lacks, the files of the sites. Or one of
+            these files, with the others beside it.
 
     Raises:
-        DataUnavailableError: if a file is missing.
-        DataError: if it is not such a table.
+        DataUnavailableError: a file is missing.
+        DataError: a file is not such a table.
     """
     folder = folder_of(path)
     cities = _read_cities(find_file(folder, COORDINATES))
@@ -210,9 +210,9 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
 
 
 def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """The days of 2007 to 2012 train, those of 2013 to 2016 validate and those of 2017 to 2019 test.
+    """Split the days: 2007 to 2012 train, 2013 to 2016 validate, 2017 to 2019 test.
 
-    frame: rows of `read_temperatures`. seed, published: change nothing; they are what all experiments take.
+    frame: rows of `read_temperatures`. seed, published: ignored; all splits accept them.
     """
     del seed, published
     dates = frame["sequence"].unique()
