@@ -63,7 +63,7 @@ def parse_conditions(texts: Sequence[str] | None, checks: Checkable) -> list[Con
     for condition in conditions:
         if condition.needs_baseline:
             raise UsageError(
-                f"the condition {condition.expression!r} compares with a baseline, which only attngeo score has"
+                f"the condition {condition.expression!r} names a baseline, but only attngeo score has --baseline"
             )
     return conditions
 
@@ -71,7 +71,7 @@ def parse_conditions(texts: Sequence[str] | None, checks: Checkable) -> list[Con
 def require_conditions(checks: Path | None, conditions: Sequence[Condition]) -> None:
     """Raise UsageError for --checks without conditions. checks: the file of that option."""
     if checks is not None and not conditions:
-        raise UsageError("--checks is the table of conditions; add --fail-if")
+        raise UsageError("--checks writes the results of --fail-if; add --fail-if")
 
 
 def check_conditions(

@@ -42,7 +42,7 @@ def with_options(function: Command) -> Command:
 
     info = typer.Option(
         "--help-all",
-        help="Show all options, and exit",
+        help="Show all options and exit",
         is_eager=True,
         callback=_show_all,
         hidden=not has_advanced,  # --help shows all options; who writes it in every command gets them all the same

@@ -77,7 +77,7 @@ class Command(Helpful, TyperCommand):
         names = [argument.partition("=")[0] for argument in before_dashes]
         if BASELINE in names and not any(flag.startswith(BASELINE) for flag in flags):
             raise UsageError(
-                f"no such option: {BASELINE}, which attngeo score has; attngeo compare takes its first model as the "
+                f"no such option: {BASELINE}; only attngeo score has it, and the first model of attngeo compare is its "
                 f"baseline (see {ctx.command_path} --help)"
             )
         for name in names:
@@ -143,7 +143,7 @@ def _pipe() -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         if not _nobody_reads():
-            raise NetworkError(f"a connection was closed at its other end ({error}); try again") from error
+            raise NetworkError(f"a connection was closed by the other side ({error}); try again") from error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(CLOSED_PIPE) from None
 

@@ -56,7 +56,7 @@ def check_outputs(
         check_figure(path)
     places = [path.resolve() for path in (*paths, *figures)]
     if len({fold_name(str(place)) for place in places}) < len(places):
-        raise UsageError("the same output file is given twice, or two names that differ in case alone")
+        raise UsageError("two output files have the same name, or names that differ only in case; choose another name")
     refuse_inputs(places, inputs, data)
 
 
@@ -80,7 +80,7 @@ def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], da
             is_inside = is_read and output.exists() and any(is_same_file(parent, path) for parent in output.parents)
             if is_input or is_inside:
                 taken = name if is_input else output
-                raise UsageError(f"{taken} is an input, expected another file for the output")
+                raise UsageError(f"{taken} is an input; choose another output file")
 
 
 def _find_path(name: str | Path | None) -> Path | None:
@@ -109,7 +109,7 @@ def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
             continue
         parts = path.relative_to(within).parts
         if not parts or parts[0] == MODEL_FOLDER or (len(parts) == 1 and READ_FROM_FOLDERS.fullmatch(parts[0])):
-            raise UsageError(f"{name} is an input, expected another folder for the output than {folder}")
+            raise UsageError(f"{name} is an input; choose an output folder other than {folder}")
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ class Order(Options):
 
     columns: Sequence[str] = option(
         (),
-        "Write and print only these columns, for example model,layer,symmetry",
+        "Write and print only these columns, separated by commas",
         panel=RESULTS,
         metavar="LIST",
         parse=lambda names: tuple(filter(None, (name.strip() for name in names.split(",")))),
@@ -70,7 +70,7 @@ class Order(Options):
     def check(self, known: Collection[str]) -> None:
         """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""
         if "columns" in self.model_fields_set and not self.columns:
-            raise UsageError("$columns names no column, expected names such as model,layer,symmetry", "columns")
+            raise UsageError("$columns names no column, expected names separated by commas", "columns")
         for column, name in self.named_columns.items():
             if column not in known:
                 raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
