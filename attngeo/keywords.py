@@ -115,7 +115,7 @@ def _decorator(keywords: Any) -> Any:
 
 
 def choose_options(name: str, options_class: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
-    """The options that are chosen, on top of those of an instance that is given. Raises UsageError if it is none."""
+    """The options from keywords, on top of those from `start`. Raises UsageError if `start` is no options object."""
     if start is None:
         return options_class(**chosen)
     if not isinstance(start, options_class):
@@ -125,7 +125,7 @@ def choose_options(name: str, options_class: type[Options], start: Any, chosen: 
 
 
 def refuse_unknown(function: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Raise UnknownOptionError for the name of a value that is none of the keywords of a function."""
+    """Raise UnknownOptionError for a name that is not a keyword of the function."""
     for name in values:
         if name not in known:
             raise UnknownOptionError(f"{function}() has no option {name!r}; {advise(name, known)}", name)

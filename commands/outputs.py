@@ -56,7 +56,9 @@ def check_outputs(
         check_figure(path)
     places = [path.resolve() for path in (*paths, *figures)]
     if len({fold_name(str(place)) for place in places}) < len(places):
-        raise UsageError("two output files have the same name, or names that differ only in case; choose another name")
+        raise UsageError(
+            "the same output file is given twice, or two names that differ only in case; choose another name"
+        )
     refuse_inputs(places, inputs, data)
 
 

@@ -122,7 +122,7 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            "$subwords requires a tokeniser, and a file of word vectors has none; leave it out",
+            "$subwords requires a tokeniser, but word vectors have none; leave it out",
             "subwords",
             subject=embedding.ref,
         )
@@ -171,7 +171,7 @@ class Space:
         self.width = lexicon.embedding.matrix.shape[1]
         if settings.remove_top >= self.width:
             raise UsageError(
-                f"$remove_top is {settings.remove_top}, expected less than the {self.width} dimensions of "
+                f"$remove_top is {settings.remove_top}, expected less than {self.width}, the number of dimensions of "
                 f"{lexicon.embedding.ref}",
                 "remove_top",
             )

@@ -154,22 +154,22 @@ def ask(
 
 
 def check_count(space: Space, words: int, count: int, option: str) -> None:
-    """Raise UsageError unless there are as many candidates that are none of the words of a question.
+    """Raise UsageError unless `count` candidates remain besides the words of a question.
 
-    option: states the count.
+    option: the option that sets the count.
     """
     ref = space.lexicon.embedding.ref
     candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
-            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger "
-            "table, or set $answers to all",
+            f"{ref} has {candidates} possible answers, expected more than the {words} words of a question; use a "
+            "larger table, or set $answers to all",
             "answers",
         )
     if not 1 <= count <= candidates - words:
         raise UsageError(
-            f"${option} is {count}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
-            "answers, minus the words of a question",
+            f"${option} is {count}, expected from 1 to {candidates - words:,}, the number of possible answers of {ref} "
+            "without the words of a question",
             option,
         )
 

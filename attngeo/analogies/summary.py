@@ -40,8 +40,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     """Accuracy and the other measures of each model, per category, per type and overall.
 
     Measures are over the known questions. accuracy: share with rank 1. top5: share with rank 5 or better. mrr: mean of
-    1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% interval of a
-    bootstrap as the options say.
+    1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
 
     Args:
         questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
