@@ -128,7 +128,7 @@ def gradients(
 def _measure_pairs(
     models: list[str], path: Path, options: GradientOptions, hub: HubAccess, verbosity: Verbosity
 ) -> Gradients:
-    """The updates of the only model, whose gradients of pairs of tokens are written to a file."""
+    """The updates of the only model. Writes its gradients of pairs of tokens to a file."""
     if len(models) > 1:
         raise UsageError(f"--pairs-output needs exactly one model, got {len(models)}; leave out the others")
     (model,) = models

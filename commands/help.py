@@ -40,7 +40,7 @@ WIDEST = 100
 
 
 class Helpful:
-    """What commands and groups have in common: `--help` prints while arguments are parsed, to a pipe that may close."""
+    """The common base of commands and groups: `--help` prints while arguments are parsed, to a pipe that may close."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         """Parse the arguments."""
@@ -65,9 +65,9 @@ class Command(Helpful, TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option whose value would be the next option, which the parser accepts; and names of other options.
+        """Refuse an option whose value would be the next option, a stray --baseline, and former names of options.
 
-        They are a stray --baseline, and former names.
+        The parser itself would accept the first.
         """
         flags: dict[str, Any] = {}
         for param in self.get_params(ctx):
@@ -96,7 +96,7 @@ class Command(Helpful, TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. It ends if nobody reads its output any more."""
+        """Run the command. It ends when the reader of its output closes the pipe."""
         FLAGS.clear()
         for param in self.params:
             is_off = bool(param.secondary_opts) and ctx.params.get(param.name) is False

@@ -98,7 +98,7 @@ def theory(
 
 
 def print_statements(frame: pd.DataFrame) -> None:
-    """Print a line for each statement, then what was measured for those that are no identities or fail as printed."""
+    """Print a line for each statement, then the measurements of statements that are no identity or fail as printed."""
     console = Terminal()
     titles = frame["paper"].str.partition(", ")
     rows = frame.assign(paper=titles[0], place=titles[2])
