@@ -65,7 +65,7 @@ Stored = TypeVar("Stored")
 class Converted(Generic[Given, Stored]):
     """The type of an option whose `parse` converts a user's value to another type.
 
-    At run time it is the type of the stored value, which is checked, and beside it the given one, which is shown.
+    At run time it is the type of the stored value, for checks, together with the type of the given value, for help.
     """
 
     if TYPE_CHECKING:
@@ -123,16 +123,16 @@ class Option:
 
     Attributes:
         help: one phrase, without a full stop, which Python shows, too.
-        in_command: what follows it in `--help` alone, with the mark between.
-        panel: its group in `--help`.
+        in_command: text that only `--help` adds to it, with the mark between.
+        panel: the group of the option in `--help`.
         flags: spellings on the command line; `--the-name` by default.
         metavar: text that `--help` shows for the value.
         shown_default: text that `--help` shows for a default that depends on something else.
-        least: lower limit of a number, which is allowed.
-        most: upper limit of a number, which is allowed.
+        least: smallest allowed number.
+        most: largest allowed number.
         choices: function that lists the allowed texts, if the type does not.
-        parse: function that makes the value from any other than None, such as the text "1GB".
-        repeated: whether the command line takes the option several times; `parse` then gets a list of texts.
+        parse: function that converts any value other than None, such as the text "1GB".
+        repeated: whether the command line accepts the option several times; `parse` then gets a list of texts.
         advanced: whether only `--help-all` shows it.
     """
 

@@ -77,7 +77,7 @@ LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
 
 
 def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
-    """The table of a file.
+    """The table of word vectors in a file.
 
     Args:
         path: the file.
@@ -87,8 +87,8 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
 
     Raises:
         ModelNotFoundError: the file is missing.
-        UsageError: a .zip has several files, and none is named.
-        UnsupportedModelError: the format is another one.
+        UsageError: a .zip has several files, and `member` names none.
+        UnsupportedModelError: the format is not supported.
         CorruptCheckpointError: the file is damaged.
     """
     with closing(read_chunks(path, member, progress, "reading vectors")) as chunks:
@@ -121,18 +121,18 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
 def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what: str) -> Generator[bytes]:
     """The decompressed content of a file, in chunks of some megabytes.
 
-    The first one has two whole lines, unless they are longer than LONGEST_LINE. Reports the bytes of the file that are
-    read. The caller closes it.
+    The first chunk has two whole lines, unless they are longer than LONGEST_LINE. Reports the number of bytes read. The
+    caller closes the generator.
 
     Args:
         path: the file.
         member: the file of a .zip, required if it has several.
         progress: called before each chunk.
-        what: the step that is reported.
+        what: the name of the step in progress reports.
 
     Raises:
         ModelNotFoundError: There is no such file or member.
-        UsageError: A member is not named.
+        UsageError: A .zip has several files, and `member` names none.
         CorruptCheckpointError: The file is damaged.
     """
     with ExitStack() as stack:
@@ -187,9 +187,9 @@ def _read_chunk(file: IO[bytes]) -> bytes:
 
 
 class RowCollector:
-    """Words with a float32 vector of one width each. Keeps the first vector of a repeated word, as word2vec does.
+    """Words with float32 vectors of one width. Keeps the first vector of a repeated word, as word2vec does.
 
-    width: the numbers in a vector. unit: what a message counts, such as "line".
+    width: number of values in a vector. unit: the unit that messages count, such as "line".
     """
 
     def __init__(self, width: int, unit: str) -> None:
@@ -201,9 +201,9 @@ class RowCollector:
         self._empty = 0
 
     def add(self, words: Sequence[bytes], values: Array, numbers: Sequence[int]) -> None:
-        """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
+        """Add rows: `values` [len(words), width], and the number of the line or vector of each row.
 
-        Words that are not UTF-8 or came before are left out, and so are vectors that are not finite.
+        Leaves out words that are not UTF-8 or are repeated, and vectors that are not finite.
         """
         finite: Any = np.isfinite(values).all(1).tolist()
         kept = []
@@ -248,7 +248,7 @@ class RowCollector:
         )
 
     def finish(self, *notes: str) -> WordRows:
-        """All rows, with a further note of what was left out.
+        """All rows, with a further note about the rows left out.
 
         Raises CorruptCheckpointError unless more rows were kept than left out.
         """
