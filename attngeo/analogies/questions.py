@@ -67,7 +67,7 @@ class QuestionSet:
     notes: list[str] = field(default_factory=list)
 
     def without_duplicates(self) -> QuestionSet:
-        """The first of all questions with the same words, and a note with the number of those dropped."""
+        """The set with repeated questions asked only once, and a note with the number of repeats."""
         first: dict[object, Question] = {}
         for question in self.questions:
             first.setdefault((question.a, question.b, question.c, question.answers), question)
@@ -112,7 +112,7 @@ def require_questions(source: object) -> None:
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
-    """The set that a name stands for, or a set of fours of words. Raises UsageError for anything else."""
+    """The set that a name stands for, or a set made of lists of four words. Raises UsageError for anything else."""
     if isinstance(source, QuestionSet):
         return source
     if isinstance(source, str | Path):

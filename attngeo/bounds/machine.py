@@ -75,7 +75,7 @@ def available_memory() -> int:
 
 
 def visible_cores() -> int:
-    """Cores that this process may run on: those of the machine, or of its affinity."""
+    """Number of cores that this process may run on: all cores, or fewer if its affinity says so."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
