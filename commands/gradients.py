@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 PairsOutput = Annotated[
     Path | None,
     file_option(
-        "--pairs-output", help="Write the gradient of each attention logit, one row per pair of tokens, in sequence 1"
+        "--pairs-output",
+        help="Write the gradient of each attention logit of the first sequence, one row per pair of tokens",
     ),
 ]
 Plots = Annotated[list[Path] | None, plot_option("the updates of each layer")]
