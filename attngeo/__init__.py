@@ -1,17 +1,17 @@
-"""attngeo: what the attention of a pretrained transformer has learned, read from its weights.
+"""attngeo: reads from the weights of a pretrained transformer what its attention has learned.
 
     score(models)                      symmetry and directionality of every layer and head, as a DataFrame
     columns(command, ...)              the columns of the table of a command or function
     attention_sites(model)             each attention site with its weights: queries and keys, values and outputs
-    inspect(model)                     what would be read of a model, what is left out, and why
-    verify(model)                      whether the weights that are read are those that the running model multiplies
-    analogy(models)                    accuracy of embeddings at word analogies, and tests between models
+    inspect(model)                     what score would read from a model, what it leaves out, and why
+    verify(model)                      whether the running model uses the weights that are scored
+    analogy(models)                    accuracy of embeddings on word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words
     words(model, layer=..., head=...)  the tokens that one head connects
     compose(models)                    how much of each head's output later heads read
     positions(models)                  where each head looks by position alone
-    gradients(model)                   the updates of every layer and head on a text, see attngeo.updates
-    compare(models)                    what changed from the first of some models to each other one
+    gradients(model)                   the gradient of every layer and head on a text, see attngeo.updates
+    compare(models)                    which layers and heads changed from the first model to each of the others
     lineage(model, candidates)         whether models share an origin, by a permutation test on their weights
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
@@ -19,12 +19,12 @@
     summarize(rows)                    medians and quartiles of scores, for each stack of each model
     style(rows)                        scores as a notebook shows them, with bars
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
-    plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
-    AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
+    plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) saves it
+    AttentionClassifier()              attention for tables of categories, as a scikit-learn estimator
     ExponentialFamilyAttention()       attention for sequences, baskets, ratings and places, as an estimator
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
-    types                              the classes that signatures name: options, results, and what a model is
-    errors                             the classes of all errors; AttnGeoError is their base
+    types                              the classes in signatures: options, results, models
+    errors                             all error classes; AttnGeoError is their base
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
 """

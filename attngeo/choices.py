@@ -87,7 +87,7 @@ ALIKE = 0.6
 
 
 def find_new_name(name: str, known: Collection[str]) -> str | None:
-    """The new name of a former one, if it is known; None if `name` is no former one, or known itself."""
+    """The new name of a renamed option or column, if it is known; None if `name` is known, or was not renamed."""
     new_names = RENAMED.get(name, ())
     if isinstance(new_names, str):
         new_names = (new_names,)
@@ -97,7 +97,7 @@ def find_new_name(name: str, known: Collection[str]) -> str | None:
 
 
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
-    """The end of an error about an unknown name: the nearest of the known ones, or `otherwise`, by default all of them.
+    """The end of an error about an unknown name: the nearest known name, or `otherwise`, by default all known names.
 
     A name that differs in case alone is the nearest. A number is near to none. A former name has a new one.
 
@@ -122,7 +122,7 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
 
 
 def as_python(value: Any) -> Any:
-    """Python's own value of a scalar of NumPy; any other value as it is."""
+    """A NumPy scalar as a Python value; any other value unchanged."""
     is_scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
     return value.item() if is_scalar else value
 
@@ -139,12 +139,12 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
+    """`value`, if it is a whole number within the limits. Raises UsageError with the limits."""
     return int(_number(name, value, least, most, Integral, "a whole number"))
 
 
 def real(name: str, value: Any, least: float, most: float | None = None) -> float:
-    """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
+    """`value`, if it is a finite number within the limits. Raises UsageError with the limits."""
     number: float = _number(name, value, least, most, Real, "a number")
     return number if isinstance(number, int) else float(number)
 

@@ -26,7 +26,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def usable_device(device: str) -> str:
-    """The name of a device that a model was fitted on; "auto" if there is none such here."""
+    """The name of the device that a model was fitted on; "auto" if this machine lacks it."""
     try:
         pick_device(device)
     except UsageError:
@@ -79,4 +79,4 @@ def explain_memory(advice: str) -> Iterator[None]:
     except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
         if not any(text in str(error) for text in ("allocate memory", "not enough memory", "out of memory")):
             raise
-        raise TrainingError(f"a batch needs more memory than there is; {advice} ({first_line(error)})") from None
+        raise TrainingError(f"a batch does not fit into memory; {advice} ({first_line(error)})") from None

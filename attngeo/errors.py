@@ -4,10 +4,10 @@
     ├── UsageError                   2   an argument is invalid, or contradicts another
     │   ├── OutputError              2   a result file cannot be written
     │   │   └── FolderInUseError         another process writes the same folder
-    │   ├── UnknownColumnError       2   a table lacks a column that an option names; also a TableError
+    │   ├── UnknownColumnError       2   an option names a column that the table lacks; also a TableError
     │   ├── UnknownOptionError       2   a function has no such option; also a TypeError
     │   └── MissingPackageError      2   a package of an extra is not installed; also a ModuleNotFoundError
-    ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
+    ├── ModelUnavailableError        3   the model or one of its files cannot be found or reached
     │   ├── ModelNotFoundError
     │   ├── AccessError                  private, or gated and without a valid token
     │   └── NetworkError                 no connection, or offline mode
@@ -20,15 +20,15 @@
     ├── ClusterError                 3   the scheduler of a study cannot be reached, or is lost
     ├── StudyError                   4   a run of a study was lost with its process or worker
     └── CheckpointError              4   the model was found, but cannot be scored
-        ├── UnexpectedError              an error of a kind that attngeo does not raise: a bug
+        ├── UnexpectedError              an unexpected kind of error: a bug
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
-        ├── NotEnoughMemoryError         the data that is needed at one time does not fit into memory
+        ├── NotEnoughMemoryError         the data needed at one time does not fit into memory
         ├── UnsafeCheckpointError        reading the file would run code
         ├── ShapeError                   a tensor does not have the shape that its configuration requires
         └── UnsupportedModelError        no attention, or an unsupported family or quantisation
 
-A message is one line: what happened: where: expected X, got Y. What to do. This module imports the standard library
-only.
+A message is one line: where: what happened, expected X, got Y; what to do. This module imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class AttnGeoError(Exception):
     """Base class of all errors of attngeo.
 
     A message may name options with a $: UsageError("$jobs and $cluster contradict each other", "jobs", "cluster").
-    `str` replaces $jobs by the keyword `jobs`, or by its flag on the command line.
+    `str` replaces $jobs by the keyword `jobs` or, on the command line, by its flag.
 
     Args:
         message: one line, without the subject.
         option: the names of the options in the message, without the $.
-        subject: what the error is about, such as a file; "" if the message says it, or `about` will.
+        subject: the file, model or other thing that the error is about; "" if the message names it, or `about` will.
 
     Attributes:
         exit_code: the exit code of the command line.
-        subject: what the error is about, such as the reference of a model or a file. `str` begins with it.
+        subject: the file, model or other thing that the error is about. `str` begins with it.
         part: the part of the subject that the message is about, such as one of its files. It follows the subject in
             `str`, unless the subject is that file.
         option: the names of the options in the message.
@@ -116,7 +116,7 @@ class AttnGeoError(Exception):
         return re.sub(r"\$\w+", lambda match: replacements.get(match[0], match[0]), text)
 
     def put_into(self, subject: str) -> None:
-        """Say what the error is about. What it was about before is a part of that. Without effect the second time."""
+        """Set the subject of the error; the old subject becomes its `part`. The second call has no effect."""
         if self._is_in_context:
             return
         self._is_in_context = True
@@ -124,12 +124,12 @@ class AttnGeoError(Exception):
         self.subject = subject
 
     def is_about(self, name: str) -> bool:
-        """Whether the error is about what has this name, such as a model, or about a file in it."""
+        """Whether the subject of the error is the model or file of this name, or a file in it."""
         subject = self._spell(self.subject)
         return subject == name or subject.startswith((f"{name}: ", f"{name}/"))
 
     def tell_after(self, name: str) -> str:
-        """The text of the error for a line that begins with this name, which is not said twice."""
+        """The text of the error for a line that begins with this name, so that the name is not repeated."""
         subject = self._spell(self.subject)
         return self._tell("" if subject == name else subject.removeprefix(f"{name}: "))
 
@@ -237,7 +237,7 @@ class OutputError(UsageError):
 
 
 class FolderInUseError(OutputError):
-    """Another process writes a run, comparison or report to the same folder."""
+    """Another process is writing a run, comparison or report to the same folder."""
 
 
 class UnknownOptionError(UsageError, TypeError):
@@ -270,16 +270,16 @@ def build_missing_package_error(error: BaseException) -> MissingPackageError | N
     if name in WITHOUT_WHEEL and sys.version_info >= WITHOUT_WHEEL[name]:
         version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
         return MissingPackageError(
-            f"{name} is not installed, and the package index has no wheel of it for {version}: use an older Python, or "
+            f"{name} is not installed, and the package index has no wheel for {version}; use an older Python, or "
             f"build it with a compiler: pip install {name}"
         )
     extra = EXTRAS[name]
     program = f", and {PROGRAMS[extra]}" if extra in PROGRAMS else ""
-    return MissingPackageError(f"{name} is not installed: pip install 'attngeo[{extra}]'{program}")
+    return MissingPackageError(f"{name} is not installed; run: pip install 'attngeo[{extra}]'{program}")
 
 
 class ModelUnavailableError(AttnGeoError):
-    """The model, or a file of it, cannot be found or reached."""
+    """The model, or one of its files, cannot be found or reached."""
 
     exit_code = 3
 
@@ -346,7 +346,7 @@ class TableError(DataError, ValueError):
 
 
 class UnknownColumnError(UsageError, TableError):
-    """A table has no column of the name that an option gives. Also a TableError."""
+    """An option names a column that the table lacks. Also a TableError."""
 
 
 class TrainingError(AttnGeoError):
@@ -359,9 +359,9 @@ class InterruptedTrainingError(AttnGeoError):
     The message is "what; advice".
 
     Args:
-        what: what was interrupted and where, such as "interrupted in epoch 3 of 10".
+        what: what happened and where, such as "interrupted in epoch 3 of 10".
         advice: how to resume, such as "repeat the command".
-        subject: what was interrupted, if it is one of several runs; see AttnGeoError.
+        subject: the name of the interrupted run, if there are several; see AttnGeoError.
     """
 
     exit_code = 130
@@ -387,7 +387,7 @@ class CheckpointError(AttnGeoError):
 
 
 class UnexpectedError(CheckpointError):
-    """An error of a kind that attngeo does not raise, which is a bug. `__cause__`, if set, is the original error."""
+    """An unexpected kind of error, which is a bug in attngeo. `__cause__`, if set, is the original error."""
 
     @classmethod
     def describe(cls, task: str, error: BaseException) -> UnexpectedError:
@@ -404,7 +404,7 @@ class UnexpectedError(CheckpointError):
 
 
 class NotEnoughMemoryError(CheckpointError):
-    """The data that is needed at one time does not fit into memory."""
+    """The data needed at one time does not fit into memory."""
 
 
 class CorruptCheckpointError(CheckpointError):

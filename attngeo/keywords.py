@@ -47,13 +47,13 @@ SESSION = tuple(field.name for field in dataclasses.fields(Session))
 def takes(
     keywords: Callable[Keywords, Options],
 ) -> Callable[[Callable[Concatenate[Subject, ...], Result]], Callable[Concatenate[Subject, Keywords], Result]]:
-    """A decorator: the function takes the fields of a class as keywords; editors and mypy see them with their types.
+    """A decorator: the function accepts the fields of a class as keywords; editors and mypy see them with their types.
 
-    A field of that class whose type is an options class names a parameter of the function, which gets an instance: of
-    the keywords that are its options, on top of those of an instance that is given. A function with a parameter
-    `session` gets a Session of the keywords `hub`, `study`, `results` and `progress` instead. Other fields are passed
-    on. The help texts of the options replace the parameter's name in braces, such as `{options}`, in the docstring. The
-    function raises UnknownOptionError for a keyword that is no field.
+    If the type of a field is an options class, the parameter of that name receives an instance of the class, made from
+    the caller's instance, if any, and from the keywords that are its options. A function with a parameter `session`
+    receives a Session made from the keywords `hub`, `study`, `results` and `progress` instead. Other fields are passed
+    on. In the docstring, the parameter's name in braces, such as `{options}`, is replaced by the help texts of the
+    options. The function raises UnknownOptionError for a keyword that is no field.
     """
     return _decorator(keywords)  # type: ignore[no-any-return]
 
@@ -115,7 +115,7 @@ def _decorator(keywords: Any) -> Any:
 
 
 def choose_options(name: str, options_class: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
-    """The options that are chosen, on top of those of an instance that is given. Raises UsageError if it is none."""
+    """The options from keywords, on top of those from `start`. Raises UsageError if `start` is no options object."""
     if start is None:
         return options_class(**chosen)
     if not isinstance(start, options_class):
@@ -125,7 +125,7 @@ def choose_options(name: str, options_class: type[Options], start: Any, chosen: 
 
 
 def refuse_unknown(function: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Raise UnknownOptionError for the name of a value that is none of the keywords of a function."""
+    """Raise UnknownOptionError for a name that is not a keyword of the function."""
     for name in values:
         if name not in known:
             raise UnknownOptionError(f"{function}() has no option {name!r}; {advise(name, known)}", name)
@@ -154,9 +154,9 @@ def _show(annotation: Any) -> Any:
 
 
 def fill_in(docstring: str, name: str, options_class: type[Options]) -> str:
-    """The docstring with a line or more for each option, its name and its help, in place of a name in braces.
+    """The docstring with the name and the help of each option in place of a name in braces.
 
-    All of the lines are indented as the name is.
+    All lines have the indentation of that name.
     """
     lines = []
     for option, declared in options_of(options_class).items():

@@ -20,7 +20,7 @@ Columns = Sequence[str] | Callable[[], Sequence[str]]
 
 
 def resolve(value: Any) -> Any:
-    """The value itself, or that of the name "module:name"."""
+    """The value, or the value that "module:name" names."""
     return pkgutil.resolve_name(value) if isinstance(value, str) else value
 
 
@@ -32,7 +32,7 @@ def resolve_columns(columns: str | Columns) -> tuple[str, ...]:
 
 @contextmanager
 def hide_advice() -> Iterator[None]:
-    """Inside, bitsandbytes does not log which packages to install, as it does when transformers imports it."""
+    """Inside the block, bitsandbytes does not log which packages to install, as it does if transformers imports it."""
     logger = logging.getLogger("bitsandbytes")
     level = logger.level
     logger.setLevel(logging.ERROR)

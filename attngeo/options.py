@@ -63,9 +63,9 @@ Stored = TypeVar("Stored")
 
 
 class Converted(Generic[Given, Stored]):
-    """The type of an option whose `parse` makes a value of another type from what a user gives.
+    """The type of an option whose `parse` converts a user's value to another type.
 
-    At run time it is the type of the stored value, which is checked, and beside it the given one, which is shown.
+    At run time it is the type of the stored value, for checks, together with the type of the given value, for help.
     """
 
     if TYPE_CHECKING:
@@ -123,16 +123,16 @@ class Option:
 
     Attributes:
         help: one phrase, without a full stop, which Python shows, too.
-        in_command: what follows it in `--help` alone, with the mark between.
-        panel: its group in `--help`.
+        in_command: text that only `--help` adds to it, with the mark between.
+        panel: the group of the option in `--help`.
         flags: spellings on the command line; `--the-name` by default.
         metavar: text that `--help` shows for the value.
         shown_default: text that `--help` shows for a default that depends on something else.
-        least: lower limit of a number, which is allowed.
-        most: upper limit of a number, which is allowed.
+        least: smallest allowed number.
+        most: largest allowed number.
         choices: function that lists the allowed texts, if the type does not.
-        parse: function that makes the value from any other than None, such as the text "1GB".
-        repeated: whether the command line takes the option several times; `parse` then gets a list of texts.
+        parse: function that converts any value other than None, such as the text "1GB".
+        repeated: whether the command line accepts the option several times; `parse` then gets a list of texts.
         advanced: whether only `--help-all` shows it.
     """
 
@@ -178,7 +178,7 @@ def device_option() -> Any:
 
 
 def parse_device(device: Any) -> Any:
-    """The name of a device. Raises UsageError for one that no machine has; `devices.pick_device` finds it on this one.
+    """The name of a device. Raises UsageError for a name that no machine has; `devices.pick_device` looks for it here.
 
     >>> parse_device("cuda:1")
     'cuda:1'
@@ -189,7 +189,7 @@ def parse_device(device: Any) -> Any:
 
 
 def as_text(text: Any) -> Any:
-    """A path as a text; anything else as it is."""
+    """A path as a text; any other value unchanged."""
     return str(text) if isinstance(text, Path) else text
 
 
@@ -201,10 +201,10 @@ def as_texts(texts: Any) -> Any:
 
 
 def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
-    """The option `missing` of what reads a user's own tables. default: what help shows."""
+    """The option `missing` for users' own tables. default: the default that help shows."""
     return option(
         None,
-        "Text that marks a missing cell, besides the default and empty cells; '' drops the default",
+        "Text that marks a missing cell, besides empty cells and the default; '' drops the default",
         panel=INPUT,
         metavar="TEXT",
         parse=as_texts,
@@ -226,7 +226,7 @@ def parse_encoding(name: Any) -> Any:
 
 
 def encoding_option() -> Any:
-    """The option `encoding` of what reads a user's text files."""
+    """The option `encoding` for users' text files."""
     return option(
         None,
         "Encoding of text files, such as cp1252",
@@ -254,13 +254,13 @@ def parse_bytes(size: Any) -> Any:
     number, prefix, binary = parts.groups()
     has_unit = bool(prefix) or size.strip().lower().endswith("b")
     if not has_unit and float(number) < LEAST_WITHOUT_UNIT:
-        text = f"$memory is {size!r:.60} without a unit, which is bytes; expected an amount such as 500MB or 2GB"
+        text = f"$memory is {size!r:.60} without a unit, expected an amount such as 500MB or 2GB"
         raise UsageError(text, "memory")
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 
 def first_problem(error: ValidationError) -> ErrorDetails:
-    """What to say of an error of pydantic: a mistyped key, which makes the right one missing as well, or the first."""
+    """The problem to report of a pydantic error: a mistyped key (the right key is then missing, too), or the first."""
     return min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
 
 
@@ -300,7 +300,7 @@ else:
 
 
 class Options(_Base):
-    """Base of the options of one question. Raises UsageError for a value that is no choice or outside its limits.
+    """Base of the options of a question. Raises UsageError for an unknown choice or a value outside its limits.
 
     `model_fields_set` has the names of the options that were given.
     """
@@ -332,11 +332,11 @@ class Options(_Base):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, by name."""
+        """The options that the caller set, by name."""
         return {name: value for name, value in self if name in self.model_fields_set}
 
     def replace(self, **changes: Any) -> Self:
-        """The same options but for these, checked again."""
+        """A copy with these options replaced, checked again."""
         return type(self)(**self.given | changes)
 
 
@@ -387,7 +387,7 @@ def default_of(options_class: type[BaseModel], name: str) -> Any:
 
 
 def choices_of(options_class: type[BaseModel], name: str) -> tuple[str, ...]:
-    """The texts that an option may be; empty if it is not a choice."""
+    """The choices of an option; empty if it has none."""
     declared = options_of(options_class).get(name)
     if declared is not None and declared.choices is not None:
         return declared.choices()

@@ -1,4 +1,4 @@
-"""The progress of long work: what a caller's callback receives, and which of several processes tells it."""
+"""The progress of long work: the reports to a caller's callback, and which of several processes sends them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """The callback of a caller that gave none: does nothing."""
+    """The default callback, which does nothing."""
 
 
 def is_first_process() -> bool:
-    """Whether this process is the first one of those that `accelerate launch` starts; it alone prints and writes."""
+    """Whether this is the first of the processes that `accelerate launch` starts; only that one prints and writes."""
     return os.environ.get("RANK", "0") == "0"

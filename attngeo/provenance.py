@@ -42,7 +42,7 @@ def describe_code(*packages: str) -> dict[str, str]:
 
 
 def is_current(described: Any) -> bool:
-    """Whether a description by `describe_code`, which was kept with a result, is still that of the software."""
+    """Whether the description that `describe_code` gave for a kept result still fits the software."""
     try:
         return bool(described == describe_code(*(described.keys() - {"code"})))
     except (AttributeError, ValueError, metadata.PackageNotFoundError):
@@ -67,7 +67,7 @@ def _processor() -> str:
 
 
 def merge_origins(origins: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """The origin of the rows of several models, from the origin of each: a field that all share, or by model.
+    """The origin of the rows of several models, from the origin of each: shared fields once, other fields by model.
 
     origins: each has the name of its model as `model`. A field that differs, or that some lack, becomes a dict of the
     models that state it.

@@ -1,4 +1,4 @@
-"""Strict tables of values from outside, checked by pydantic, and its errors in our words."""
+"""Strict tables of values from outside: pydantic checks them, and its errors are translated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How questions are answered, apart from what is asked: access to the Hub, processes, kept results and progress.
+"""The settings with which questions are answered: access to the Hub, processes, kept results and progress.
 
 A session is made once, where a command, a recipe or a call of the library begins, and is handed down as one thing.
 """
@@ -18,7 +18,7 @@ MOST_JOBS = 1024
 
 
 class StudyOptions(Options):
-    """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
+    """Options for many runs. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
 
     jobs: int = option(1, "Number of parallel processes", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS)
     cluster: str | None = option(
@@ -32,20 +32,20 @@ class StudyOptions(Options):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether runs are done in other processes than this one."""
+        """Whether runs use other processes than this one."""
         return self.jobs > 1 or self.cluster is not None
 
     def _check(self) -> None:
         if self.cluster is not None and self.jobs > 1:
             raise UsageError(
-                "$jobs and $cluster contradict each other; the number of workers is that of the cluster",
+                "$jobs and $cluster contradict each other; the cluster sets the number of workers, so leave out $jobs",
                 "jobs",
                 "cluster",
             )
 
 
 class ResultOptions(Options):
-    """Options for scores that are kept on this machine."""
+    """Options for results kept on this machine."""
 
     fresh: bool = option(
         False,
@@ -58,7 +58,7 @@ class ResultOptions(Options):
 
 @dataclass(frozen=True)
 class Session:
-    """The circumstances in which a question is answered.
+    """The settings with which a question is answered.
 
     In another process, a session has no callback.
 

@@ -81,8 +81,8 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         metavar="CORPUS",
-        help="Train CBOW and attention on a text with one sentence per line, or on toy, and report the paraphrase "
-        "errors of each question instead of asking models",
+        help="Train CBOW and attention on CORPUS (a text with one sentence per line, or toy) and report the "
+        "paraphrase errors of each question, instead of asking models",
         rich_help_panel=COMPUTATION,
     ),
 ]
@@ -105,7 +105,7 @@ def analogy(
         Path | None, file_option("--questions-output", help="Write each question with its rank and the best answers")
     ] = None,
     comparisons_output: Annotated[
-        Path | None, file_option("--comparisons-output", help="Write the tests of each pair of models")
+        Path | None, file_option("--comparisons-output", help="Write the significance test of each pair of models")
     ] = None,
     hub: HubAccess,
     study: StudyOptions,
@@ -198,11 +198,11 @@ def _check_subject(
         for name in sorted(training.model_fields_set - {*SHARED}):
             raise UsageError(f"${name} requires $explain, which trains the embeddings", name, "explain")
         if not named:
-            raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
+            raise UsageError("missing argument MODEL; name a model, or add $explain CORPUS", "explain")
         return
     if named:
         raise UsageError(
-            f"$explain trains its own embeddings, but models are named: {', '.join(named)}; leave them out", "explain"
+            f"$explain trains its own embeddings and asks no models; leave out {', '.join(named)}", "explain"
         )
     chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):
@@ -213,15 +213,13 @@ def _check_subject(
 def _refuse_words(models: Sequence[str]) -> None:
     """Raise UsageError for a sum of words after the model, and for a file of questions among the models."""
     if not SIGNS.keys().isdisjoint(models):
-        raise UsageError(
-            f"a sum of words is for attngeo nearest, and analogy takes models; type: attngeo nearest {_quote(models)}"
-        )
+        raise UsageError(f"expected models, got a sum of words; type: attngeo nearest {_quote(models)}")
     for model in models:
         if not _holds_questions(model):
             continue
         asked = [other for other in models if other != model] or ["MODEL"]
         raise UsageError(
-            f"{model} has questions, expected word vectors; type: attngeo analogy {_quote(asked)} "
+            f"{model} contains questions, expected word vectors; type: attngeo analogy {_quote(asked)} "
             f"--questions {shlex.quote(model)}"
         )
 
@@ -259,9 +257,9 @@ def print_result(result: AnalogyResult, options: AnalogyOptions) -> None:
         _print_totals(common, names, "the questions that all models know")
         _print_comparisons(result.comparisons, names)
         if len(alone):
-            _print_totals(alone, names, "all questions that a model knows")
+            _print_totals(alone, names, "all questions that each model knows")
     if len(published):
-        _print_totals(published, _shorten(list(dict.fromkeys(published["model"]))), "9,522 questions of the paper")
+        _print_totals(published, _shorten(list(dict.fromkeys(published["model"]))), "the paper's 9,522 questions")
 
 
 def _style(row: Any) -> str:
@@ -282,7 +280,7 @@ def _print_side_by_side(
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     known = result.questions.groupby("model")["known"].sum()
     counts = " · ".join(f"{name} {known[model]:,}" for model, name in names.items())
-    title = f"{_describe_models(result.rows, f'{len(names)} models', options)}\nknown to each: {counts}"
+    title = f"{_describe_models(result.rows, f'{len(names)} models', options)}\nknown by each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
 
     def show_accuracy(model: str, row: Any) -> str:
@@ -322,7 +320,7 @@ def _print_comparisons(comparisons: pd.DataFrame, names: dict[str, str]) -> None
     print_rows(
         overall,
         columns,
-        title="\ndifferences of accuracy, overall",
+        title="\ndifferences in overall accuracy",
         texts=["model", "against"],
         expendable=["only one right"],
     )

@@ -56,7 +56,7 @@ READ, TRAIN, SHOW, ESTIMATE, PAPERS = (
 
 
 class SubCommand(NamedTuple):
-    """What the list of commands says of one. It is defined by its name in the module of its name."""
+    """The group and the description of a command in the list of commands. Its module defines it by the same name."""
 
     rich_help_panel: str
     help: str
@@ -97,11 +97,11 @@ COMMANDS = {
     "plot": SubCommand(
         SHOW, "Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items."
     ),
-    "report": SubCommand(SHOW, "Make a report: one page with figures, tables and checks that opens offline."),
+    "report": SubCommand(SHOW, "Make a report: one page with figures, tables and checks, which opens offline."),
     "cache": SubCommand(SHOW, "List the results kept on this machine, with their sizes, or remove them."),
     "efa": SubCommand(ESTIMATE, "Model sequences, baskets, ratings and places with exponential family attention."),
-    "tabular": SubCommand(ESTIMATE, "Classify tables of categories with attention, and compare it with other methods."),
-    "theory": SubCommand(PAPERS, "Check the statements of the papers by computing both sides of each."),
+    "tabular": SubCommand(ESTIMATE, "Classify the rows of a table with attention, and compare it with other methods."),
+    "theory": SubCommand(PAPERS, "Check each statement of the papers by computing both of its sides."),
 }
 
 
@@ -132,7 +132,7 @@ app = typer.Typer(
     name="attngeo",
     help="Read the weights of pretrained transformers and report what their attention has learned.",
     epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 not found or not reachable, 4 found but "
-    "cannot be used, or one of several failed, 130 interrupted.",
+    "unusable, or one of several failed, 130 interrupted.",
     cls=Root,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -141,7 +141,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print versions, and exit")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print versions and exit")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="With --version, also print the device")] = False,
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
@@ -157,7 +157,7 @@ def _options(
             typer.echo(f"{name} {value}")
         raise typer.Exit
     if verbose:
-        raise UsageError("-v before a command is for --version; write it after the command")
+        raise UsageError("-v before a command belongs to --version; write it after the command")
     try:
         os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

@@ -28,10 +28,7 @@ def ask_models(
     options: Options,
     note: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
 ) -> list[RunOutcome[pd.DataFrame]]:
-    """The outcomes of a question about models, or about pairs of them. What is left out of a model is said on stderr.
-
-    note: as of `run_all`.
-    """
+    """The outcomes of a question about models, or about pairs of them. Notes on stderr name the parts left out."""
 
     def note_all(outcome: RunOutcome[pd.DataFrame]) -> None:
         if outcome.result is not None:
@@ -54,7 +51,7 @@ def ask_models(
 
 
 def note_left_out(frame: pd.DataFrame, verbosity: Verbosity) -> None:
-    """Say on stderr what a table leaves out of its models."""
+    """List on stderr the parts of its models that a table leaves out."""
     about = frame.attrs
     for of, left_out in (("model", "skipped"), ("other", "other_skipped")):
         for pattern, reason in about.get(left_out, {}).items():

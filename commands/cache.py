@@ -53,12 +53,11 @@ def cache(
 ) -> None:
     """List the results kept on this machine, with their sizes, or remove them.
 
-    Results are in the platform's cache folder, or in the folder ATTNGEO_CACHE; if ATTNGEO_CACHE is empty, nothing is
-    kept. score keeps the scores of each model, and the finished layers of an interrupted one; positions the table of
-    each model; compose also the finished pairs of layers; compare and lineage the table of each pair of models;
-    tabular the scores of each method on each data set; efa the numbers of each model and the state of an unfinished
-    training. You can clear while other commands run: they recompute missing results. clear removes nothing if a MODEL
-    has no result.
+    Results are kept in the platform's cache folder, or in the folder that ATTNGEO_CACHE names; if ATTNGEO_CACHE is
+    empty, nothing is kept. score, positions and compose keep a table per model; compare and lineage, a table per pair
+    of models; tabular, the scores of each method on each data set; efa, the numbers of each model. If interrupted,
+    score keeps finished layers, compose finished pairs of layers, and efa the state of the training. You can clear
+    while other commands run: they recompute missing results. clear removes nothing if a MODEL has no result.
 
     Examples:
         attngeo cache list
@@ -69,7 +68,7 @@ def cache(
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, so nothing is kept; set it to a folder, or unset it")
     if action == "clear" and format != "table":
-        raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
+        raise UsageError(f"$format is {format!r}, but only list prints a table; leave it out with clear", "format")
     kept = list_entries()
     for model in models or []:
         if not any(_is_of(entry, model) for entry in kept):
@@ -161,7 +160,7 @@ def _print(entries: list[Entry], most: int) -> None:
     print_table(rows, columns, texts=texts, expendable=["commit", "size"], names="model")
     older = entries[most:]
     if older:
-        Terminal().print(f"{_count(older)}, are older; attngeo cache list '*' lists all, and so does --format json")
+        Terminal().print(f"not shown: {_count(older)}, all older; attngeo cache list '*' or --format json lists them")
 
 
 def _find_command(entry: Entry) -> str:

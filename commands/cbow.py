@@ -32,8 +32,8 @@ def cbow(
 ) -> None:
     """Train CBOW with negative sampling (word2vec) on a text with one sentence per line, using gensim.
 
-    attngeo analogy accepts the file of vectors like a model. cbow:TEXT trains and asks in one step, with the defaults
-    of this command.
+    Pass the vector file to attngeo analogy like a model. To train and ask in one step, with the defaults of this
+    command, pass cbow:TEXT instead.
 
     Examples:
         attngeo cbow corpus.txt -o vectors.bin

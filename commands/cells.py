@@ -12,7 +12,7 @@ from .tables import format_number
 
 
 def score_format(score: str, digits: int = 3) -> str:
-    """The format of the numbers of a score, with a sign if they can be negative. digits: at most so many."""
+    """The format of a score's numbers, with a sign if they can be negative. digits: the largest number of digits."""
     spec = SCORES[score]
     sign = "+" if spec.low < 0 else ""
     return f"{sign}.{min(digits, spec.digits)}f" if not spec.is_size else f".{spec.digits}g"

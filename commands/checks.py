@@ -1,4 +1,4 @@
-"""Conditions on results that fail a command: the option, and what is said of them."""
+"""Conditions on results that fail a command: the option, and the messages about them."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def condition_option(example: str, checks: Checkable, *, has_per_head: bool = Fa
 
 
 def parse_conditions(texts: Sequence[str] | None, checks: Checkable) -> list[Condition]:
-    """The conditions on a table that has no baseline. Raises UsageError for another one."""
+    """The conditions on a table without a baseline. Raises UsageError if a condition names one."""
     conditions = [parse_condition(text, checks) for text in texts or ()]
     for condition in conditions:
         if condition.needs_baseline:
             raise UsageError(
-                f"the condition {condition.expression!r} compares with a baseline, which only attngeo score has"
+                f"the condition {condition.expression!r} names a baseline, but only attngeo score has --baseline"
             )
     return conditions
 
@@ -71,7 +71,7 @@ def parse_conditions(texts: Sequence[str] | None, checks: Checkable) -> list[Con
 def require_conditions(checks: Path | None, conditions: Sequence[Condition]) -> None:
     """Raise UsageError for --checks without conditions. checks: the file of that option."""
     if checks is not None and not conditions:
-        raise UsageError("--checks is the table of conditions; add --fail-if")
+        raise UsageError("--checks writes the results of --fail-if; add --fail-if")
 
 
 def check_conditions(
@@ -81,7 +81,7 @@ def check_conditions(
     verbosity: Verbosity,
     path: Path | None = None,
 ) -> list[str]:
-    """The checks that fail, one line each. Notes those that pass on stderr.
+    """The failed checks, one line each. Prints the passed ones on stderr.
 
     Args:
         conditions: the conditions.
@@ -116,7 +116,7 @@ def conclude(
     verbosity: Verbosity,
     checks: Path | None = None,
 ) -> None:
-    """Check the conditions, then say what failed, and exit with its code, if something did.
+    """Check the conditions. If a check or a model failed, print each failure and exit with its code.
 
     Args:
         rows: rows of all models.
@@ -140,7 +140,7 @@ def conclude(
 
 
 def end_with_failures(complaints: Sequence[str], failures: Sequence[AttnGeoError], *, alone: bool) -> None:
-    """Say what failed, and exit with its code, if something did.
+    """Print the failures, if any, and exit with their code.
 
     Args:
         complaints: failed checks, one line each.

@@ -91,11 +91,11 @@ def compare(
 ) -> None:
     """Show which layers and heads changed from one model to others.
 
-    Change: norm of the difference of both query-key matrices, over the norm of the first. With rotary embeddings, the
-    matrix depends on the distance between two tokens, and norms are means over all distances. 0 means that both compute
-    the same; about 1.4 with a cosine of 0 means that they have nothing in common. Overlaps: how much of a head's inputs
-    is the same in both; head_dim/d_model by chance. Models of different sizes are paired by relative depth, without
-    changes. Biases are not compared; values and outputs are compared with --circuit ov only.
+    Change: norm of the difference of the two query-key matrices, divided by the norm of the first. 0 means that both
+    compute the same; about 1.4 with a cosine of 0 means that they have nothing in common. With rotary embeddings, the
+    matrix depends on the distance between two tokens, and norms are means over all distances. Overlaps: how much of a
+    head's inputs is the same in both; head_dim/d_model by chance. Models of different sizes are paired by relative
+    depth, without changes. Biases are not compared; values and outputs are compared only with --circuit ov.
 
     Examples:
         attngeo compare ./base ./tuned
@@ -118,12 +118,12 @@ def compare(
         listed = [*dict.fromkeys(listed)]
     if order_steps(listed)[:1] != [0]:
         verbosity.note(
-            f"note: all models are compared with the first, {listed[0]}, but others are earlier steps; a quoted "
-            "pattern starts with the earliest"
+            f"note: all models are compared with the first, {listed[0]}, although others are earlier steps; to start "
+            "with the earliest step, quote the pattern"
         )
     if len(listed) == 1 and not options.adapter:
         raise UsageError(
-            f"compare has fewer than two models: {listed[0]}; add others, a pattern such as org/name@step*, or "
+            f"compare needs at least two models, got {listed[0]}; add others, a pattern such as org/name@step*, or "
             f"--adapter; to score one model, type: attngeo score {shlex.quote(listed[0])}"
         )
     pairs = list_pairs(listed, options)
@@ -163,8 +163,8 @@ def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Conditi
             condition.require_clear()
         if condition.needs_baseline:
             raise UsageError(
-                f"the condition {condition.expression!r} names a baseline, which is the first model here; write a "
-                "name such as symmetry.median for it, and symmetry_other.median for the other one"
+                f"the condition {condition.expression!r} names a baseline; the baseline of compare is its first model: "
+                "write symmetry.median for it, and symmetry_other.median for the other model"
             )
     return conditions
 
@@ -319,7 +319,7 @@ def _print_notes(frame: pd.DataFrame, verbosity: Verbosity, *, several: bool) ->
     name = f"{frame.attrs['other']}: " if several else ""
     groups = list(frame[frame["note"] != ""].groupby(["stack", "note"], sort=False))
     if len(groups) > MOST_NOTES:
-        verbosity.note(f"note: {name}the column note has {len(groups)} different notes, such as these")
+        verbosity.note(f"note: {name}{len(groups)} different notes, all in the column note; the first {MOST_NOTES}:")
     for (stack, note), members in groups[:MOST_NOTES]:
         verbosity.note(f"note: {name}{stack}, {_name_places(members)}: {note}")
 

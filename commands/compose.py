@@ -44,9 +44,9 @@ GROUPS = ("model", "from_stack", "to_stack", "kind")
 BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "composition_z", "above_threshold")
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 MEANING = (
-    "a pair above the threshold shares more directions than 99.9% of the pairs of this model that cannot compose; "
-    "more such pairs than by chance show that later layers read what earlier ones write, but do not prove a circuit: "
-    "only the running model shows what a head uses"
+    "a pair above the threshold shares more directions than 99.9% of this model's impossible pairs; more such pairs "
+    "than by chance show that later layers read what earlier ones write, but do not prove a circuit: only the running "
+    "model shows what a head uses"
 )
 
 
@@ -55,8 +55,8 @@ class Printed(Options):
 
     top: int = option(
         20,
-        "Print the N strongest pairs of each kind, or with --sort the first N rows; 0 prints none. If given, files "
-        "have only these, too",
+        "Print the N strongest pairs of each kind, or with --sort the first N rows; 0 prints none. If you give N, "
+        "files have only these pairs, too",
         panel=RESULTS,
         metavar="N",
         least=0,
@@ -88,9 +88,9 @@ def compose(
 
     A pair is LAYER.HEAD→LAYER.HEAD: the head that writes, then the head that reads. A head reads with its queries (q),
     keys (k) and values (v). z counts standard deviations above randomly rotated heads with the same singular values.
-    Trained heads have a high z even if they cannot compose. The threshold is therefore the 99.9% quantile of z over the
-    pairs whose writer is in a later layer than the reader. Pairs above it have a star. Without --top, files, csv and
-    json have all pairs. Composition: Elhage et al. 2021 (A mathematical framework for transformer circuits).
+    Trained heads have a high z even if they cannot compose. The threshold is therefore the 99.9% quantile of z over
+    impossible pairs, whose writer is in a later layer than the reader. Pairs above it have a star. Without --top,
+    files, csv and json have all pairs. Source: Elhage et al. 2021 (A mathematical framework for transformer circuits).
 
     Examples:
         attngeo compose demo:minilm
@@ -275,5 +275,7 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     ]
     if about["readings"] > about["layers_read"]:
         times = about["readings"] / about["layers_read"]
-        notes.append(f"each layer was read {times:.1f} times, because not all fit in memory; allow more with --memory")
+        notes.append(
+            f"each layer was read {times:.1f} times, because they do not all fit in memory; allow more with --memory"
+        )
     return notes + [note for note in frame["note"].unique() if note]

@@ -18,10 +18,10 @@ Command = Callable[..., None]
 def with_options(function: Command) -> Command:
     """A decorator: the command gets the fields of options classes as command-line options.
 
-    All of its parameters are keyword-only. The options take the place of those that are annotated with such a class,
-    such as `options: ScoreOptions`, which get an instance of what the user wrote. A parameter `given: Annotated[
-    dict[str, Any], Text…, Image…]` gets what the user wrote of several classes as a dict. An option that two classes
-    have is offered once, and given to both.
+    All of its parameters are keyword-only. A parameter annotated with such a class, for example `options:
+    ScoreOptions`, is replaced by the options of the class, and receives an instance with the user's values. A parameter
+    `given: Annotated[dict[str, Any], Text…, Image…]` receives the user's values for several classes as a dict. An
+    option that two classes share is offered once, and passed to both.
     """
     parameters = inspect.signature(function, eval_str=True).parameters
     merged: dict[str, inspect.Parameter] = {}
@@ -42,7 +42,7 @@ def with_options(function: Command) -> Command:
 
     info = typer.Option(
         "--help-all",
-        help="Show all options, and exit",
+        help="Show all options and exit",
         is_eager=True,
         callback=_show_all,
         hidden=not has_advanced,  # --help shows all options; who writes it in every command gets them all the same

@@ -81,9 +81,9 @@ def fit(
     The model predicts each row from the other rows of its sequence, or from those before it. The first table shows the
     mean log p of a row (constants included), and that of the best distribution that ignores the other rows. If no item
     repeats within a sequence, it also shows the log p of the frequencies of items that are not in the context. The
-    second table compares the accuracy of the most probable item with that of the most frequent one, and the error of
-    predicted means with that of each item's mean. Each value column has a line. Covariates, such as
-    --covariates genre:category, are masked with their item, but not with a value.
+    second table shows how often the most probable item is right, compared with always predicting the most frequent
+    one, and the error of predicted means, compared with predicting each item's mean. Each value column has a line.
+    Covariates, such as --covariates genre:category, are masked with their item, but not with a value.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
@@ -152,8 +152,8 @@ def predict(
 ) -> None:
     """Predict each row of a table from the other rows of its sequence, with a saved model.
 
-    Writes DATA unchanged, plus these columns: log_prob; for values predicted_mean (predicted_mean_COLUMN for each of
-    several); for items predicted_item and its probability. If DATA has a column of that name, the new one starts with
+    Writes DATA unchanged, plus these columns: log_prob; for values, predicted_mean (predicted_mean_COLUMN if there are
+    several); for items, predicted_item and its probability. If DATA already has such a column, the new one starts with
     predicted_. An empty value, or an empty item for a model of items, is predicted from the rows that have one. With
     -o, the terminal shows a summary instead.
 
@@ -198,8 +198,8 @@ def sample(
 ) -> None:
     """Draw sequences of items, the values of given items, or both, from a saved model.
 
-    A model of direction uni draws the positions one after the other. A model of direction bi draws each position given
-    all others, in sweeps (Gibbs sampling). With -o, the rows go only to the file.
+    With direction uni, positions are drawn one after the other. With direction bi, each position is drawn given all
+    others, in sweeps (Gibbs sampling). With -o, the rows go only to the file.
 
     Examples:
         attngeo efa sample model --sequences 10 --length 8
@@ -231,7 +231,7 @@ def similar(
     With --by probability, the score is p(item | ITEM) / p(item) of the model: how much more probable the item is after
     a sequence of ITEM alone than after the other items on average. If order has no effect, p(ITEM | item) / p(ITEM) is
     the same number in theory, and the score is the geometric mean of both. Columns: probability is p(item | ITEM);
-    sequences counts those of the training table with both items; lift is their share, divided by the product of the
+    sequences is the number of training sequences with both items; lift is their share, divided by the product of the
     two items' shares. With --by vectors, the score is δ·β of center and context vectors in both orders, as in table 3
     of the paper.
 
@@ -261,8 +261,8 @@ def compare(
     """Compare two fits, up to the linear maps that the same distribution allows (theorem 1 of the paper).
 
     Compares the vectors that predict the rows of DATA (contexts) and those of the items (centers): R² of the best
-    linear map from one model to the other and back, on rows not used to fit the map, and canonical correlations. Give
-    rows that trained neither model.
+    linear map from one model to the other and back, on rows not used to fit the map, and canonical correlations. Use
+    rows that neither model was trained on.
 
     Examples:
         attngeo efa compare model other test.csv
@@ -324,8 +324,8 @@ def attention(
     """Show how much each item attends to the others when the model predicts it (figure 3 of the paper).
 
     On the terminal, each line shows a masked item and its largest weights, averaged over the heads of a layer; t-1 is
-    the value one time step earlier. Files have a row for each pair of items, layer and head; files of places average
-    over sequences and heads.
+    the value one time step earlier. Files have a row for each pair of items, layer and head; in the file of places,
+    weights are means over sequences and heads.
 
     Examples:
         attngeo efa attention model "Limes,Large Lemon,Asparagus"
@@ -382,8 +382,9 @@ def run(
 ) -> None:
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
-    Results are kept: the same command resumes an interrupted study or training. Lower is better, except for means of
-    predictions. Baselines see only what a model sees, except bayes, which knows the distribution of the simulated data.
+    Results are kept: the same command resumes an interrupted study or training. Lower values are better, except for
+    means of predictions. Baselines see only what a model sees, except bayes, which knows the distribution of the
+    simulated data.
 
     Examples:
         attngeo efa run synthetic

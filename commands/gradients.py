@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 PairsOutput = Annotated[
     Path | None,
-    file_option("--pairs-output", help="Write the gradient of each pair of tokens of the first sequence, by its logit"),
+    file_option(
+        "--pairs-output",
+        help="Write the gradient of each attention logit of the first sequence, one row per pair of tokens",
+    ),
 ]
 Plots = Annotated[list[Path] | None, plot_option("the updates of each layer")]
 Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0", CHECKS)]
@@ -68,13 +71,13 @@ def gradients(
 ) -> None:
     """Score the gradient of every query-key matrix on a text: where its scores come from.
 
-    The model runs on sequences of the text. The gradient of W_qk, its update, is Xᵀ·β·X: X are the inputs of attention,
-    β is the gradient of the loss by the attention logits (Saponati et al. 2025, Proposition 2.1). It is scored like
-    W_qk; chance is the score with each row of β shuffled. Columns and rows: variance of their norms, over the mean
-    square. Pairs: correlation of β between both directions of two tokens. Context: share of the first half of the
-    positions as contexts; attending: their share as attending tokens.
+    The model runs on sequences of the text. The gradient of W_qk, its update, is Xᵀ·β·X, where X holds the inputs of
+    attention and β the gradient of the loss with respect to the attention logits (Saponati et al. 2025, Proposition
+    2.1). It is scored like W_qk; chance is the score with each row of β shuffled. Columns and rows: variance of their
+    norms, over the mean square. Pairs: correlation of β between both directions of two tokens. Context: share of the
+    update that comes from the first half of the positions as contexts; attending: the same for attending tokens.
     A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). Files, csv and
-    json also have the rows of heads, and more columns.
+    json also have rows for heads, and more columns.
 
     Examples:
         attngeo gradients demo:encoder
@@ -126,9 +129,9 @@ def gradients(
 def _measure_pairs(
     models: list[str], path: Path, options: GradientOptions, hub: HubAccess, verbosity: Verbosity
 ) -> Gradients:
-    """The updates of the only model, whose gradients of pairs of tokens are written to a file."""
+    """The updates of the only model. Writes its gradients of pairs of tokens to a file."""
     if len(models) > 1:
-        raise UsageError(f"--pairs-output is about one model, and {len(models)} are given; leave out the others")
+        raise UsageError(f"--pairs-output needs exactly one model, got {len(models)}; leave out the others")
     (model,) = models
     with Bar(model, verbosity) as progress:
         found = attngeo.gradients(model, options=options, hub=hub, progress=progress)

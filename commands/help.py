@@ -40,7 +40,7 @@ WIDEST = 100
 
 
 class Helpful:
-    """What commands and groups have in common: `--help` prints while arguments are parsed, to a pipe that may close."""
+    """The common base of commands and groups: `--help` prints while arguments are parsed, to a pipe that may close."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         """Parse the arguments."""
@@ -65,9 +65,9 @@ class Command(Helpful, TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option whose value would be the next option, which the parser accepts; and names of other options.
+        """Refuse an option whose value would be the next option, a stray --baseline, and former names of options.
 
-        They are a stray --baseline, and former names.
+        The parser itself would accept the first.
         """
         flags: dict[str, Any] = {}
         for param in self.get_params(ctx):
@@ -77,7 +77,7 @@ class Command(Helpful, TyperCommand):
         names = [argument.partition("=")[0] for argument in before_dashes]
         if BASELINE in names and not any(flag.startswith(BASELINE) for flag in flags):
             raise UsageError(
-                f"no such option: {BASELINE}, which attngeo score has; attngeo compare takes its first model as the "
+                f"no such option: {BASELINE}; only attngeo score has it, and the first model of attngeo compare is its "
                 f"baseline (see {ctx.command_path} --help)"
             )
         for name in names:
@@ -98,7 +98,7 @@ class Command(Helpful, TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. It ends if nobody reads its output any more."""
+        """Run the command. It ends when the reader of its output closes the pipe."""
         FLAGS.clear()
         for param in self.params:
             is_off = bool(param.secondary_opts) and ctx.params.get(param.name) is False
@@ -145,7 +145,7 @@ def _pipe() -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         if not _nobody_reads():
-            raise NetworkError(f"a connection was closed at its other end ({error}); try again") from error
+            raise NetworkError(f"a connection was closed by the other side ({error}); try again") from error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(CLOSED_PIPE) from None
 

@@ -126,7 +126,9 @@ def lineage(
     require_conditions(checks, conditions)
     selection.check(LINEAGE_COLUMNS)
     if not candidates and models_file is None:
-        raise UsageError("Missing argument 'CANDIDATE...', or --models FILE (see attngeo lineage --help)")
+        raise UsageError(
+            "Missing argument 'CANDIDATE...'; name a candidate, or add --models FILE (see attngeo lineage --help)"
+        )
     listed = list_models(candidates or [], models_file, hub=hub)
     outputs.check(*listed, more=[checks])
     pairs = list_candidates([model, *listed], options)

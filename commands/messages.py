@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """The line for an error, with the flags of options; for one that is a bug, with what to do."""
+    """The line for an error, with the flags of options; for a bug, also how to report it."""
     if isinstance(error, AttnGeoError):
         error.spelling = FLAGS
     if isinstance(error, AttnGeoError) and not isinstance(error, UnexpectedError):
@@ -46,9 +46,9 @@ def describe_error(error: BaseException) -> str:
 
 @contextmanager
 def remember_interrupts() -> Iterator[None]:
-    """Remember interrupts inside the block; after it, one ends the process at once, without a traceback.
+    """Remember interrupts inside the block; after it, an interrupt ends the process at once, without a traceback.
 
-    A signal that is ignored, or has another handler, stays so.
+    Signals that are ignored or have another handler are left alone.
     """
     _requests.clear()
     ours = []
@@ -66,7 +66,7 @@ def remember_interrupts() -> Iterator[None]:
 
 
 def was_interrupted() -> bool:
-    """Whether the user or the system asked for an interrupt."""
+    """Whether the user or the system interrupted the command."""
     return bool(_requests)
 
 

@@ -31,15 +31,15 @@ EMBEDDING_HELP = (
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """The names of models, of which typer keeps those that start with `incomplete`.
+    """Names of models to complete; typer keeps those that start with `incomplete`.
 
-    There is none for an empty text, so that the shell completes files.
+    An empty text has none, so that the shell completes files.
     """
     return list(local_names()) if incomplete else []
 
 
 def model_argument(help: str) -> Any:
-    """An argument that is a model, or several."""
+    """An argument for one or several models."""
     return typer.Argument(metavar="MODEL", help=help, autocompletion=complete_models)
 
 
@@ -75,14 +75,16 @@ def list_all(
         file: the file, see `list_models`.
         hub: access to the Hub.
         command: name of the command, for messages.
-        verbosity: if it is given, a model that is given twice is listed once, and a note says so.
+        verbosity: if given, repeated models are listed once, and a note names them.
         parse: as for `list_models`.
 
     Raises:
         UsageError: there are no models.
     """
     if not models and file is None:
-        raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
+        raise UsageError(
+            f"Missing argument 'MODEL...'; name a model, or add --models FILE (see attngeo {command} --help)"
+        )
     listed = list_models(models or [], file, hub=hub, parse=parse)
     if verbosity is None:
         return listed
@@ -93,12 +95,12 @@ def list_all(
 
 
 class ModelOutputs(Outputs, LabelOptions):
-    """Where the rows about models go, and what they are called there. Files for programs keep their references."""
+    """The outputs of a command about models, with the labels for people. Files for programs keep the references."""
 
     _labels: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def check_labels(self, models: Iterable[str]) -> None:
-        """Take the labels of these models. Raises UsageError for one of another model. Call it before the work."""
+        """Store the labels of these models. Raises UsageError for a label of another model. Call it before the work."""
         self._labels.update(resolve_labels(self.label, models))
 
     def name(self, frame: pd.DataFrame) -> pd.DataFrame:

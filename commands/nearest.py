@@ -36,7 +36,7 @@ def nearest(
 ) -> None:
     """Show the words nearest to a sum of words.
 
-    Ranks words by cosine similarity, without the words of the sum.
+    Ranks words by cosine similarity. Leaves out the words of the sum.
 
     Examples:
         attngeo nearest demo:minilm king - man + woman
@@ -66,6 +66,6 @@ def _refuse_questions(model: str, words: Sequence[str]) -> None:
         is_text = word.lower().endswith(".txt")
         if is_text or ("/" in word and local_path(word).is_dir()):
             raise UsageError(
-                f"{word} is no word, and nearest takes words; for a {'file' if is_text else 'folder'} of questions, "
+                f"expected words, got {word}; for a {'file' if is_text else 'folder'} of questions, "
                 f"type: attngeo analogy {shlex.quote(model)} --questions {shlex.quote(word)}"
             )

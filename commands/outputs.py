@@ -56,7 +56,9 @@ def check_outputs(
         check_figure(path)
     places = [path.resolve() for path in (*paths, *figures)]
     if len({fold_name(str(place)) for place in places}) < len(places):
-        raise UsageError("the same output file is given twice, or two names that differ in case alone")
+        raise UsageError(
+            "the same output file is given twice, or two names that differ only in case; choose another name"
+        )
     refuse_inputs(places, inputs, data)
 
 
@@ -65,8 +67,7 @@ def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], da
 
     Args:
         paths: output files.
-        inputs: everything that is read, files or not; None is nothing. For a folder, the files that describe a model
-            are inputs, too.
+        inputs: all inputs, files or not; None is ignored. Of a folder, the files that describe a model are inputs, too.
         data: a file, or a folder in which every file is an input.
     """
     outputs = [path.resolve() for path in paths]
@@ -80,7 +81,7 @@ def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], da
             is_inside = is_read and output.exists() and any(is_same_file(parent, path) for parent in output.parents)
             if is_input or is_inside:
                 taken = name if is_input else output
-                raise UsageError(f"{taken} is an input, expected another file for the output")
+                raise UsageError(f"{taken} is an input; choose another output file")
 
 
 def _find_path(name: str | Path | None) -> Path | None:
@@ -97,7 +98,7 @@ def _find_path(name: str | Path | None) -> Path | None:
 def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
     """Raise UsageError if a training in this folder would write among its data, or over a file that it reads.
 
-    inputs: everything that is read, paths or not; None is nothing.
+    inputs: all inputs, paths or not; None is ignored.
     """
     place = Path(os.path.realpath(folder))
     for name in inputs:
@@ -109,14 +110,14 @@ def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
             continue
         parts = path.relative_to(within).parts
         if not parts or parts[0] == MODEL_FOLDER or (len(parts) == 1 and READ_FROM_FOLDERS.fullmatch(parts[0])):
-            raise UsageError(f"{name} is an input, expected another folder for the output than {folder}")
+            raise UsageError(f"{name} is an input; choose an output folder other than {folder}")
 
 
 @contextlib.contextmanager
 def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
     """Refuse folders that cannot be written or that another process writes to, before the work in the block.
 
-    new: one that has to be empty.
+    new: a folder that has to be empty.
     """
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
         raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
@@ -136,7 +137,7 @@ def file_option(*flags: str, help: str, show_default: bool | str = True) -> Any:
 
 
 def plot_option(figure: str) -> Any:
-    """The option --plot. figure: what is drawn."""
+    """The option --plot. figure: the figure, in words."""
     return file_option("--plot", help=f"Draw {figure} to a .html .json .png .svg or .pdf file; may be repeated")
 
 
@@ -182,7 +183,7 @@ class Outputs(Options):
         figures: Iterable[Path] = (),
         data: str | None = None,
     ) -> None:
-        """Refuse files as `check_outputs` does. more: further tables that are written; None is nothing."""
+        """Refuse files as `check_outputs` does. more: further output tables; None is ignored."""
         check_outputs([*self.output, *(Path(path) for path in more if path)], figures, inputs, data)
 
     def deliver(
@@ -216,7 +217,7 @@ class Outputs(Options):
             sys.stdout.write(printers[self.format](frame))
 
     def name(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows as people see them."""
+        """The rows with the names that people see."""
         return frame
 
     def draw(self, kind: str, frames: Sequence[pd.DataFrame], figures: Iterable[Path]) -> None:

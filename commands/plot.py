@@ -55,10 +55,10 @@ def plot(
 ) -> None:
     """Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items.
 
-    Numbered figures follow those of Saponati et al. 2025 (arXiv 2502.10927).
+    Figure numbers refer to Saponati et al. 2025 (arXiv 2502.10927).
 
     Images (.png, .svg, .pdf) require attngeo[images], and Chromium or Chrome: {browser}.
-    96 pixels of a figure are one inch of its image on paper; a .png file has 192 per inch.
+    On paper, 96 pixels of a figure are one inch; a .png file has 192 pixels per inch.
 
     Kinds:
     {kinds}
@@ -86,7 +86,7 @@ def plot(
         needed = fit_figure(figure).layout.height or HEIGHT
         asked, higher = (describe_pixels(pixels, unit) for pixels in (height, needed))
         if needed > height and higher != asked:  # by more than rounding
-            verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need them")
+            verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need the space")
     if not output:
         verbosity.note(f"{files[0]}: written")
 

@@ -69,20 +69,20 @@ class _Reminder(threading.Thread):
         self._ended = threading.Event()
 
     def notice(self, progress: Progress) -> None:
-        """Remember a report that is not printed."""
+        """Store a report without printing it."""
         self._report = progress
 
     def postpone(self) -> None:
-        """Start the silence anew: something was printed."""
+        """Restart the waiting time, because something was printed."""
         self._spoken = time.monotonic()
 
     def end(self) -> None:
-        """Print nothing more."""
+        """Stop printing."""
         self._ended.set()
         self.join()
 
     def run(self) -> None:
-        """Print lines until the end."""
+        """Print lines until `end` is called."""
         while not self._ended.wait(max(self._spoken + LONGEST_SILENCE - time.monotonic(), 0)):
             if time.monotonic() - self._spoken >= LONGEST_SILENCE:
                 say(f"{self._name}: {self._describe()}, {time.monotonic() - self._start:,.0f} s so far")

@@ -53,7 +53,7 @@ def report(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Make a report: one page with figures, tables and checks that opens offline.
+    """Make a report: one page with figures, tables and checks, which opens offline.
 
     The folder has index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. The exit
     code is 1 if a check of the recipe fails, and 4 if a model, figure or table is missing.
@@ -72,14 +72,16 @@ def report(
         sys.stdout.write(dump_json(make_recipe_class().model_json_schema(), indent=2) + "\n")
         return
     if recipe is None:
-        raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes a starter recipe")
+        raise UsageError(
+            "missing argument RECIPE.toml; to write a starter recipe, type: attngeo report --init -o recipe.toml"
+        )
 
     from attngeo.reporting.report import build_report
 
     _require_folder(recipe, output)
     folder = output or Path(portable_name(recipe.stem))
     if output is None and folder.name != recipe.stem:
-        verbosity.note(f"the folder is {folder}: Windows has no {recipe.stem!r}")
+        verbosity.note(f"the folder is {folder}, because Windows does not allow {recipe.stem!r}")
     with Bar(str(folder), verbosity) as progress:
         finished = build_report(recipe, folder, hub=hub, study=study, progress=progress)
     sys.stdout.write(f"{finished.page}\n")
@@ -98,10 +100,10 @@ def _require_folder(recipe: Path, output: Path | None) -> None:
     """Raise UsageError if the folder of the report would be the working folder, or has the name of a file."""
     if output is None:
         if recipe.stem in (".", ".."):
-            raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name one by -o")
+            raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name a folder with -o")
     elif output.suffix.lower() in PAGES and not output.is_dir():
         raise UsageError(
-            f"{output} is named as a file, and a report is a folder with a page; type: attngeo report "
+            f"{output} is the name of a file, expected a folder for the report; type: attngeo report "
             f"{shlex.quote(str(recipe))} -o {shlex.quote(str(output.with_suffix('')))}"
         )
 
@@ -111,7 +113,7 @@ def _write_starter(recipe: Path | None, path: Path | None) -> None:
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     if recipe is not None:
         raise UsageError(
-            f"--init reads no recipe, got {recipe}; name the file to write by -o, type: attngeo report --init -o "
+            f"--init reads no recipe, got {recipe}; name the new file with -o, type: attngeo report --init -o "
             f"{shlex.quote(str(path or recipe))}"
         )
     if path is None:
@@ -119,6 +121,6 @@ def _write_starter(recipe: Path | None, path: Path | None) -> None:
         return
     check_writable(path, (".toml",))
     if path.exists():
-        raise UsageError(f"{path} exists, and --init overwrites no file; name another file")
+        raise UsageError(f"{path} exists, and --init does not overwrite files; name another file")
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8", newline="\n")

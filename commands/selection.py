@@ -25,11 +25,11 @@ SMALLEST = "_min"
 
 
 class Order(Options):
-    """The columns of a table that are written and printed, and the order of its rows: by default as they are."""
+    """The columns of a table to write and print, and the order of its rows; by default unchanged."""
 
     columns: Sequence[str] = option(
         (),
-        "Write and print only these columns, for example model,layer,symmetry",
+        "Write and print only these columns, separated by commas",
         panel=RESULTS,
         metavar="LIST",
         parse=lambda names: tuple(filter(None, (name.strip() for name in names.split(",")))),
@@ -40,21 +40,21 @@ class Order(Options):
 
     @property
     def is_given(self) -> bool:
-        """Whether something else than the whole table is wanted."""
+        """Whether the user selected or sorted anything."""
         return bool(self.model_fields_set)
 
     @property
     def named_columns(self) -> dict[str, str]:
-        """Each column that is named, and the option that names it."""
+        """Each column that the user named, and the option that names it."""
         columns = dict.fromkeys(self.columns, "columns")
         return columns if self.sort is None else columns | {self.sort.removeprefix("-"): "sort"}
 
     def choose(self, usual: Iterable[str]) -> list[str]:
-        """The columns that people see: those that are named, or the usual ones and that by which rows are sorted."""
+        """The columns to print: the ones the user named, or the usual ones and the column that sorts the rows."""
         return list(self.columns) or [*dict.fromkeys((*usual, *self.named_columns))]
 
     def of_summary(self, known: Collection[str]) -> Self:
-        """The same of a summary, in which symmetry stands for all columns of its statistics, and --sort for the median.
+        """The same for a summary: a score stands for all columns of its statistics, and --sort sorts by its median.
 
         known: the columns of the summary.
         """
@@ -68,9 +68,9 @@ class Order(Options):
         return self.replace(**given)
 
     def check(self, known: Collection[str]) -> None:
-        """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""
+        """Raise UsageError for an unknown column, and for an empty list of columns."""
         if "columns" in self.model_fields_set and not self.columns:
-            raise UsageError("$columns names no column, expected names such as model,layer,symmetry", "columns")
+            raise UsageError("$columns names no column, expected names separated by commas", "columns")
         for column, name in self.named_columns.items():
             if column not in known:
                 raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
@@ -89,7 +89,7 @@ class Order(Options):
 
 
 class Selection(Order):
-    """The rows and columns of a table that are written and printed: by default all of them."""
+    """The rows and columns of a table to write and print; by default all."""
 
     top: int | None = option(None, "Write and print only the first N rows", panel=RESULTS, metavar="N", least=1)
 
@@ -99,7 +99,7 @@ class Selection(Order):
 
 
 class HeadSelection(Selection):
-    """The selection of commands with --per-head."""
+    """The selection for commands with --per-head."""
 
     top: int | None = option(
         None,
@@ -111,7 +111,7 @@ class HeadSelection(Selection):
 
 
 def print_summary(rows: pd.DataFrame, keys: Sequence[str]) -> None:
-    """Print the rows of a summary. A narrow terminal lacks results last: sizes, and names that all rows share, first.
+    """Print the rows of a summary. A narrow terminal drops sizes and names that all rows share first, results last.
 
     keys: the columns that tell stacks apart.
     """

@@ -50,7 +50,7 @@ def run_all(
         names: see `run_study`.
         unit: the runs in words, in the plural.
         alone: whether the error of the only run is raised.
-        note: called with each outcome.
+        note: function to call with each outcome.
     """
     seen: list[RunOutcome[Any]] = []
 
@@ -110,7 +110,7 @@ def deliver(
 
 
 def describe_failures(outcomes: Sequence[RunOutcome[Any]]) -> list[str]:
-    """Why runs failed, a line each, with the name of the run."""
+    """The reasons why runs failed, one line each, with the name of the run."""
     lines = []
     for outcome in outcomes:
         if outcome.failure is not None:

@@ -93,12 +93,12 @@ def print_table(
         rows: the rows.
         columns: title → the cell of a row, or pairs of them if a title occurs twice.
         title: title of the table; "" for none.
-        texts: titles of columns of texts, by default the first one; the others are aligned to the right.
-        section: columns of the rows at whose changes a line is drawn.
+        texts: titles of text columns, by default the first column; the others are aligned to the right.
+        section: columns of the rows; if their values change, a line is drawn.
         is_headed: whether each section begins with its name.
         style: row → style of its line.
-        expendable: titles of columns that a narrow terminal drops, the first ones first.
-        last_resort: titles of columns that it drops only if words would be broken.
+        expendable: titles of columns that a narrow terminal drops, in the order of dropping.
+        last_resort: titles of columns that it drops only to avoid breaking words.
         names: title of a column of long names, which become lines of their own above the rows if the table does not fit
             without its expendable columns.
         rule: "spaced" for a line below the titles and empty lines around the table, "tight" without empty lines, "none"
@@ -309,7 +309,7 @@ class Terminal(Console):
 
     @property
     def encoding(self) -> str:
-        """The encoding of stdout; in the C locale that of ASCII, which rich then draws lines in."""
+        """The encoding of stdout; ASCII in the C locale, so that rich draws lines in ASCII."""
         return "ascii" if os.environ.get("LC_ALL") in ("C", "POSIX") else super().encoding
 
     def on_broken_pipe(self) -> None:
@@ -318,9 +318,9 @@ class Terminal(Console):
 
 
 def print_frame(rows: pd.DataFrame, places: Sequence[str] = ()) -> None:
-    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first.
+    """Print the columns of a table; a narrow terminal drops columns of numbers, the last ones first.
 
-    places: columns that it lacks before any of these numbers.
+    places: columns to drop before any of these numbers.
     """
     numbers = [name for name in rows.columns if rows[name].dtype.kind == "f"]
     titles = {name: str(name).replace("_", " ") for name in rows.columns}
@@ -343,7 +343,7 @@ def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:
 
 
 def print_labels(predicted: pd.DataFrame, label: str, probability: str) -> None:
-    """Print how often each label is predicted, the most frequent ones first, for rows that a file has.
+    """Print how often each label is predicted, the most frequent labels first. The rows themselves are in a file.
 
     Args:
         predicted: the rows.

@@ -31,7 +31,7 @@ from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_
 if TYPE_CHECKING:
     import pandas as pd
 
-HELP = """Classify tables of categories with attention, and compare it with other methods.
+HELP = """Classify the rows of a table with attention, and compare it with other methods.
 
 The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 """
@@ -56,7 +56,7 @@ def fit(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Classify the rows of a table with attention, and compare it with the other methods of the paper.
+    """Classify the rows of a table with attention, and compare it with the paper's other methods.
 
     Fits each method to the training rows and measures it on the test rows, with the class frequencies as a baseline. A
     note tells you if a plain method has a lower log loss than attention. Without --target, attention predicts each
@@ -214,8 +214,8 @@ def simulate(
 ) -> None:
     """Compare methods on simulated tables whose training and test rows have different correlations.
 
-    Repeats Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). The whole table takes about 12 hours on one core, most
-    of them for gb. Scores are kept: the same command resumes an interrupted study.
+    Repeats Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). The whole table takes about 12 hours on one core,
+    mostly for gb. Scores are kept: the same command resumes an interrupted study.
 
     Examples:
         attngeo tabular simulate --quick

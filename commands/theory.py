@@ -1,4 +1,4 @@
-"""`attngeo theory`: checks of the statements of the papers, and tokens of a text as contexts and as predicted."""
+"""`attngeo theory`: checks of the papers' statements, and counts of a text's tokens as contexts and as predicted."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def theory(
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
-    """Check the statements of the papers by computing both sides of each.
+    """Check each statement of the papers by computing both of its sides.
 
     The papers are Wibisono and Wang 2023 (arXiv 2307.04057), Saponati et al. 2025 (arXiv 2502.10927) and Wibisono and
     Wang 2025 (arXiv 2501.16790). Identities are computed in float64; claims about expectations are simulated. If a
     statement holds only in a corrected form, the column "as printed" says no, and the row describes the corrected form.
     The exit code is 1 if a statement does not hold.
 
-    With --text, lists the tokens of a text whose ratio of the two counts differs most from 1, by z. Theorem 2.3 of
-    Saponati et al. is about the tokens that come early in a sequence.
+    With --text, counts how often each token of a text is a context and how often it is predicted, and lists the tokens
+    whose counts differ most (largest z). Theorem 2.3 of Saponati et al. concerns tokens that come early in a sequence.
 
     Examples:
         attngeo theory
@@ -73,10 +73,10 @@ def theory(
     if text is not None:
         if names:
             raise UsageError(
-                f"$text counts tokens, but statements are named: {', '.join(names)}; leave them out", "text", "seed"
+                f"$text counts tokens and checks no statements; leave out {', '.join(names)}", "text", "seed"
             )
         if options.model_fields_set:
-            raise UsageError("$text counts tokens, which needs no $seed; leave one of them out", "text", "seed")
+            raise UsageError("$text counts tokens and uses no $seed; leave one of them out", "text", "seed")
         require_corpus(text)
 
         from attngeo.papers.saponati2025.roles import count_roles
@@ -98,7 +98,7 @@ def theory(
 
 
 def print_statements(frame: pd.DataFrame) -> None:
-    """Print a line for each statement, then what was measured for those that are no identities or fail as printed."""
+    """Print a line for each statement, then the measurements of statements that are no identity or fail as printed."""
     console = Terminal()
     titles = frame["paper"].str.partition(", ")
     rows = frame.assign(paper=titles[0], place=titles[2])

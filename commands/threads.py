@@ -22,7 +22,7 @@ BLOCK_TIME = "1"
 def prepare_threads(processes: int) -> None:
     """Set the variables that the libraries read when they are loaded, unless the user has set them.
 
-    processes: the number that the command starts. joblib divides the cores between several.
+    processes: number of processes that the command starts; joblib divides the cores between them.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)

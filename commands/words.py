@@ -38,7 +38,7 @@ def words(
 ) -> None:
     """Show which tokens one head connects, from its weights and the token embeddings alone.
 
-    The column value_chance has the value of the same rank for shuffled embeddings: ignore pairs below it.
+    value_chance is the value of the same rank with shuffled embeddings: ignore pairs below it.
 
     Examples:
         attngeo words demo:minilm --layer 2 --head 5

@@ -209,7 +209,7 @@ def test_a_missing_extra_is_named_in_python(
     monkeypatch.setattr("attngeo.errors.WITHOUT_WHEEL", {})
     with pytest.raises(MissingPackageError) as caught:
         use()
-    assert str(caught.value) == f"{package} is not installed: pip install 'attngeo[{extra}]'"
+    assert str(caught.value) == f"{package} is not installed; run: pip install 'attngeo[{extra}]'"
 
 
 @pytest.mark.parametrize(("version", "advice"), [((3, 13, 9), "'attngeo[cbow]'"), ((3, 14, 0), "an older Python")])

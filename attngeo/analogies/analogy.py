@@ -37,9 +37,9 @@ class AnalogyResult(NamedTuple):
     """Three tables of results.
 
     Attributes:
-        rows: accuracies, with the columns `options.ANALOGY_COLUMNS`.
-        comparisons: one row for each two models, with the columns `summary.COMPARISON_COLUMNS`.
-        questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
+        rows: accuracies, one row per model and category, type or whole set.
+        comparisons: tests of the differences, one row per pair of models, for each type and overall.
+        questions: answers, one row per model and question.
     """
 
     rows: pd.DataFrame
@@ -58,19 +58,18 @@ class AnalogyKeywords(AnalogyOptions, HubAccess, StudyOptions):
 
 @takes(AnalogyKeywords)
 def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Session) -> AnalogyResult:
-    """Accuracy of the embeddings of one or several models at word analogies: a is to b as c is to a word to be found.
+    """Accuracy of embeddings on word analogies, such as man is to king as woman is to queen.
 
-    Several models are compared on the questions that all of them know. How words are found in a table is described at
-    `lexicon.build_lexicon`, the methods in `probe`, the preparation of vectors at `lexicon.Space`: by default vectors
-    are used as they are, and only whole words may be answers.
+    Several models are compared on the questions that all of them know. By default, vectors are used unchanged, and only
+    whole words may be answers.
     Source: Wibisono and Wang 2023, section 4.1 and appendix F.
 
     Args:
         models: one or several, each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`,
-            or an Embedding. `questions` may also be a list of fours of words, or a QuestionSet.
+            or an Embedding. `questions` may also be a list of lists of four words, or a QuestionSet.
         {options}
         {hub}
-        study: how several models are asked; its fields are keywords, too:
+        study: how several models are run; its fields are keywords, too:
             {study}
         progress: called while tables are read and questions are asked.
 
@@ -79,9 +78,9 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
 
     Raises:
         ModelUnavailableError: a model cannot be found or reached.
-        CheckpointError: it cannot be read, or has no table of vectors.
-        QuestionError: the questions cannot be read, or no question is known.
-        UsageError: an option has no meaning.
+        CheckpointError: a model cannot be read, or has no table of vectors.
+        QuestionError: the questions cannot be read, or the models know no question in common.
+        UsageError: an option is invalid.
 
     >>> import attngeo
     >>> result = attngeo.analogy("demo:minilm")
@@ -96,7 +95,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     repeated = find_repeated(references)
     if repeated is not None:
         name = getattr(repeated, "ref", name_model(repeated))
-        raise UsageError(f"{name} is named twice, expected different models")
+        raise UsageError(f"{name} is given twice, expected different models")
     outcomes = require_all(ask_all(QUESTIONS["analogy"], references, session, options=options))
     return join_answers([outcome.result for outcome in outcomes if outcome.result is not None], options)
 
@@ -190,7 +189,7 @@ def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
     note = f"only {known:,} of {asked:,} questions are {are_known} ({counts} of {asked:,})"
     helpful = [*dict.fromkeys(option for frame in frames for option in frame.attrs.get("helpful", ()))]
     if helpful:
-        note += f"; more are known with {' or '.join(helpful)}"
+        note += f"; to use more of them, set {' or '.join(helpful)}"
     if not known:
         raise QuestionError(note)
     return [note]

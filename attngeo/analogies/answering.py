@@ -29,10 +29,10 @@ HELPFUL = {"case": "ignore", "subwords": "mean", "answers": "all"}
 
 @torch.inference_mode()
 def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -> pd.DataFrame:
-    """A row for each question: whether the model knows it, and its answer. Its memory is free afterwards.
+    """One row per question: whether the model knows it, and its answer. Frees the memory of the table afterwards.
 
-    model: as of `attngeo.analogy`.
-    Raises what `attngeo.analogy` raises, but for questions of which none is known.
+    model: as for `attngeo.analogy`.
+    Raises the errors of `attngeo.analogy`, but none if the model knows no question.
     """
     device = str(pick_device(options.device))
     question_set = as_questions(options.questions)
@@ -109,7 +109,7 @@ def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
 
 
 def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
-    """A note if words are looked up in lower case, and more of them would be found as they are written."""
+    """A note if words are looked up in lower case, but more of them would be found as written."""
     if lexicon.case != "lower":
         return []
     as_written = replace(lexicon, case="keep")

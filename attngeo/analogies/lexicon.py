@@ -52,7 +52,7 @@ class Lexicon:
     _found: dict[str, int | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def row(self, word: str) -> int | None:
-        """The row of a word; None if the table does not know it, with its accents composed or not."""
+        """The row of a word; None if the table knows it neither with composed nor with separate accents."""
         if word not in self._found:
             self._found[word] = find_row(self.row_of, FOLDS[self.case](word))
         return self._found[word]
@@ -75,7 +75,7 @@ class Lexicon:
 
 
 def find_row(row_of: Mapping[str, int], word: str) -> int | None:
-    """The row of a word as it is written, or of the same word in another form of Unicode: é may be e and an accent."""
+    """The row of a word as written, or in another form of Unicode, in which é may be e and an accent."""
     if word in row_of:
         return row_of[word]
     for form in FORMS:
@@ -88,10 +88,10 @@ def find_row(row_of: Mapping[str, int], word: str) -> int | None:
 def build_lexicon(
     embedding: Embedding, words: Iterable[str] = (), settings: ProbeSettings = ProbeSettings()
 ) -> Lexicon:
-    """The lexicon of a table. words: those of the questions; with `subwords` they become candidates, too.
+    """The lexicon of a table. words: the words of the questions; with `subwords`, they become candidates, too.
 
-    If case is "ignore", the first of the words that differ only in case is used, and the others are left out.
-    Raises UsageError for `subwords` and a table without a tokeniser.
+    If case is "ignore" and words differ only in case, the first is used, and the others are left out.
+    Raises UsageError for `subwords` with a table that has no tokeniser.
     """
     rule: str = settings.case
     if rule == "auto":
@@ -122,7 +122,7 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            "$subwords requires a tokeniser, and a file of word vectors has none; leave it out",
+            "$subwords requires a tokeniser, but word vectors have none; leave it out",
             "subwords",
             subject=embedding.ref,
         )
@@ -144,15 +144,15 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
 
 
 class Space:
-    """The vectors of a lexicon on a device, as the settings prepare them; made in blocks, never held as a whole.
+    """The prepared vectors of a lexicon on a device, made block by block and never held as a whole.
 
     In this order: remove_top subtracts the mean and the directions of largest variance (all-but-the-top, Mu and
     Viswanath 2018, arXiv 1702.01417), center subtracts the mean, normalize scales to unit length. Mean and directions
-    are those of the candidates.
+    are computed from the candidates.
 
     Args:
         lexicon: the vectors and the words.
-        settings: how the vectors are prepared, and on which device.
+        settings: the preparation of the vectors, and the device.
 
     Attributes:
         candidates: rows of the candidates, ascending.
@@ -171,7 +171,7 @@ class Space:
         self.width = lexicon.embedding.matrix.shape[1]
         if settings.remove_top >= self.width:
             raise UsageError(
-                f"$remove_top is {settings.remove_top}, expected less than the {self.width} dimensions of "
+                f"$remove_top is {settings.remove_top}, expected less than {self.width}, the number of dimensions of "
                 f"{lexicon.embedding.ref}",
                 "remove_top",
             )

@@ -41,7 +41,7 @@ class NearestKeywords(NearestOptions, HubAccess):
 
 @takes_after_two(NearestKeywords)
 def nearest(model: Any, words: str, options: NearestOptions, *, session: Session) -> pd.DataFrame:
-    """The words nearest to a sum of words, by cosine; the words of the sum are left out.
+    """The words nearest to a sum of words, by cosine, without the words of the sum.
 
     Args:
         model: as for `attngeo.open_embedding`.
@@ -54,9 +54,9 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         A DataFrame with the columns rank, word and cosine. Its `attrs` say how it was made.
 
     Raises:
-        UsageError: the model does not know a word, the sum is 0, or an option has no meaning.
+        UsageError: the model does not know a word, the sum is 0, or an option is invalid.
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: it cannot be read, or has no table of vectors.
+        CheckpointError: the model cannot be read, or has no table of vectors.
 
     >>> import attngeo
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top=1).word.item()
@@ -76,7 +76,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         vectors = space.vectors(term_rows)
         target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
         if not target.any():
-            raise UsageError("the sum of these vectors is 0, expected another sum", subject=f"{words!r}")
+            raise UsageError("the sum of these vectors is 0; use other words", subject=f"{words!r}")
         # If too few words exist to show one, this raises.
         count = options.top or max(1, min(MOST_NEAREST_SHOWN, len(space.candidates) - len(terms)))
         check_count(space, len(terms), count, "top")
@@ -120,7 +120,7 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
 
 
 def find_similar(word: str, known: Iterable[str]) -> list[str]:
-    """The words that are most similar to a mistyped one, at most `MOST_SIMILAR`.
+    """The known words most similar to a mistyped one, at most `MOST_SIMILAR`.
 
     Those of the same letters come first, then the more frequent ones.
 

@@ -52,22 +52,22 @@ DESCRIPTIONS = {
 
 
 class ProbeSettings(Options):
-    """Options of questions to a table of vectors: its rows, their preparation, and the device of the products.
+    """Options that `analogy` and `nearest` share: rows of the table, preparation of the vectors, and the device.
 
-    Raises UsageError for a value that is no choice or outside its limits.
+    Raises UsageError for an unknown choice or a value outside its limits.
     """
 
     table: Table = option("input", "Table of a checkpoint: its input embeddings, or its unembedding", panel=INPUT)
     answers: Answers = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
     case: Case = option(
-        "auto", "Case for looking up words; auto is lower for uncased vocabularies, else keep", panel=INPUT
+        "auto", "Case for looking up words; auto means lower for uncased vocabularies, else keep", panel=INPUT
     )
     subwords: Subwords = option(
         "none", "Vector of a word of several tokens: none, or the mean of their vectors", advanced=True, panel=INPUT
     )
     limit: int | None = option(
         None,
-        "Use only the first N possible answers, in most tables the most frequent",
+        "Use only the first N possible answers, in most tables the most frequent words",
         advanced=True,
         panel=INPUT,
         least=1,
@@ -104,9 +104,9 @@ class AnalogyOptions(ProbeSettings):
         metavar="NAME|FILE|FOLDER",
     )
     keep_duplicates: bool = option(
-        False, "Ask repeated questions as often as the file lists them", panel=INPUT, advanced=True
+        False, "Keep repeated questions, which are asked once by default", panel=INPUT, advanced=True
     )
-    method: Method = option("3cosadd", "Score of an answer", panel=COMPUTATION)
+    method: Method = option("3cosadd", "Formula for the score of an answer", panel=COMPUTATION)
     n_answers: int = option(
         5,
         "Number of best answers to keep per question",
@@ -135,7 +135,7 @@ class AnalogyOptions(ProbeSettings):
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
     memory: Converted[Memory, int] = option(
         1_000_000_000,
-        "Memory limit for blocks of the computation, besides the table",
+        "Memory limit of the computation, in addition to the table of vectors",
         advanced=True,
         panel=RUNNING,
         metavar="SIZE",
@@ -145,7 +145,9 @@ class AnalogyOptions(ProbeSettings):
 
     def _check(self) -> None:
         if self.published and self.questions != GOOGLE:
-            raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
+            raise UsageError(
+                f"$published adds the paper's Table 3, which is about the {GOOGLE} questions; leave it out", "published"
+            )
 
 
 class NearestOptions(ProbeSettings):
@@ -153,7 +155,7 @@ class NearestOptions(ProbeSettings):
 
     top: int | None = option(
         None,
-        f"Number of words to show; by default {MOST_NEAREST_SHOWN}, or all if there are fewer",
+        f"Number of words to show; by default {MOST_NEAREST_SHOWN}, or fewer in a small table",
         panel=COMPUTATION,
         least=1,
     )
@@ -177,11 +179,11 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
 
 
 class ExplainOptions(Options):
-    """Options of explained analogies: the questions, and the training of the models that explain them."""
+    """Options for explaining analogies: the questions, and the training of two small models."""
 
     questions: Any = option(
         GOOGLE,
-        "Questions: google (for the toy corpus: some of its words), or a file in the same format",
+        "Questions: google (for the toy corpus, questions about its words), or a file in the same format",
         panel=INPUT,
         metavar="NAME|FILE",
     )

@@ -38,8 +38,8 @@ FEWEST_CANDIDATES = 16
 class CosAdd:
     """Scores by 3CosAdd, cos(x, b + c − a).
 
-    `prepare` takes the vectors of a block of candidates [block, width]; `scores` gives those of some of the questions
-    [stop − start, block], higher is better, which the caller may write to. `CosMul` has the same methods.
+    `prepare` receives the vectors of a block of candidates [block, width]; `scores` returns the scores of some of the
+    questions [stop − start, block], higher is better; the caller may write to them. `CosMul` has the same methods.
     """
 
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
@@ -154,22 +154,22 @@ def ask(
 
 
 def check_count(space: Space, words: int, count: int, option: str) -> None:
-    """Raise UsageError unless there are as many candidates that are none of the words of a question.
+    """Raise UsageError unless `count` candidates remain besides the words of a question.
 
-    option: states the count.
+    option: the option that sets the count.
     """
     ref = space.lexicon.embedding.ref
     candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
-            f"{ref} has {candidates} possible answers, expected more than the words of a question; use a larger "
-            "table, or set $answers to all",
+            f"{ref} has {candidates} possible answers, expected more than the {words} words of a question; use a "
+            "larger table, or set $answers to all",
             "answers",
         )
     if not 1 <= count <= candidates - words:
         raise UsageError(
             f"${option} is {count}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
-            "answers, minus the words of a question",
+            f"answers, minus the {words} words of a question",
             option,
         )
 
@@ -196,7 +196,7 @@ class _Probe:
         return torch.where(rows >= 0, words, -1).to(self.vectors.device)
 
     def score_words(self, scorer: CosAdd | CosMul, words: Tensor) -> Tensor:
-        """The score of each question [n] at some of the words [n, m], taken as candidates; −∞ at −1."""
+        """The score of each question [n] for some of the words [n, m] as candidates; −∞ at −1."""
         count = len(words)
         collected = torch.full(words.shape, -torch.inf, dtype=self.vectors.dtype, device=words.device)
         for first in range(0, len(self.vectors), self._block):

@@ -67,23 +67,23 @@ class QuestionSet:
     notes: list[str] = field(default_factory=list)
 
     def without_duplicates(self) -> QuestionSet:
-        """The first of all questions with the same words, and a note with the number of those dropped."""
+        """The set with repeated questions asked only once, and a note with the number of repeats."""
         first: dict[object, Question] = {}
         for question in self.questions:
             first.setdefault((question.a, question.b, question.c, question.answers), question)
         dropped = len(self.questions) - len(first)
-        notes = [f"{self.name}: {dropped:,} repeated questions are dropped"] if dropped else []
+        notes = [f"{self.name}: {dropped:,} repeated questions are asked only once"] if dropped else []
         return replace(self, questions=list(first.values()), notes=[*self.notes, *notes])
 
 
 def load_questions(source: str | Path) -> QuestionSet:
     """Read `google`, a file of lines of four words under `: category` lines, or a folder of BATS files.
 
-    Google's set is that of Mikolov et al. 2013 (arXiv 1301.3781): 19,544 questions in 14 categories; those named gram
-    are syntactic. BATS is that of Gladkova et al. 2016 (https://vecto.space/projects/BATS): each two pairs of a file
-    make a question. If a pair has several answers, b is the first of them, and each is a right answer to c.
+    Google's set comes from Mikolov et al. 2013 (arXiv 1301.3781): 19,544 questions in 14 categories; categories named
+    gram are syntactic. BATS comes from Gladkova et al. 2016 (https://vecto.space/projects/BATS): each two pairs of a
+    file make a question. If a pair has several answers, b is the first of them, and each is a right answer to c.
 
-    Raises DataUnavailableError if it is missing; QuestionError if the set has no question.
+    Raises DataUnavailableError if the file or folder is missing, QuestionError if it has no question.
     """
     require_questions(source)
     name = str(source)
@@ -112,13 +112,13 @@ def require_questions(source: object) -> None:
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
-    """The set that a name stands for, or a set of fours of words. Raises UsageError for anything else."""
+    """The set that a name stands for, or a set made of lists of four words. Raises UsageError for anything else."""
     if isinstance(source, QuestionSet):
         return source
     if isinstance(source, str | Path):
         return load_questions(source)
     if not isinstance(source, Iterable):
-        raise UsageError(f"$questions is {source!r:.60}, expected a name, a file or fours of words", "questions")
+        raise UsageError(f"$questions is {source!r:.60}, expected a name, a file or lists of four words", "questions")
     questions = []
     for number, words in enumerate(source, 1):
         four = list(words) if isinstance(words, Iterable) and not isinstance(words, str) else []
@@ -126,7 +126,7 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
             raise UsageError(f"question {number} is {words!r:.60}, expected four words")
         questions.append(_make_question("questions", four, number))
     with about("questions"):
-        return _make_set("questions", questions, [], "fours of words")
+        return _make_set("questions", questions, [], "lists of four words")
 
 
 def google_text() -> str:
@@ -158,7 +158,7 @@ def _parse(text: str, name: str, category: str) -> QuestionSet:
         if has_types:
             question_type = "syntactic" if category.startswith("gram") else "semantic"
         questions.append(_make_question(category, words, number, question_type))
-    return _make_set(name, questions, _note_left_out(name, left_out, "four words"), "four words a line")
+    return _make_set(name, questions, _note_left_out(name, left_out, "four words"), "four words per line")
 
 
 def _make_question(category: str, words: Sequence[str], number: int, question_type: str = "") -> Question:
@@ -198,7 +198,7 @@ def _read_bats(folder: Path) -> QuestionSet:
             question_type = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower()
         for (first, a, b, _), (second, c, d, number) in permutations(pairs, 2):
             questions.append(Question(category, question_type, a, b[0], c, d, number, first, second))
-    return _make_set(str(folder), questions, notes, ".txt files with a word and its answers a line")
+    return _make_set(str(folder), questions, notes, ".txt files with a word and its answers on each line")
 
 
 def _read_text(path: Path) -> tuple[str, list[str]]:
@@ -217,7 +217,7 @@ def _read_text(path: Path) -> tuple[str, list[str]]:
 def _check_number(count: int) -> None:
     """Raise QuestionError if there are more questions than any set has: they would fill the memory."""
     if count > MOST_QUESTIONS:
-        raise QuestionError(f"it makes {count:,} questions, expected at most {MOST_QUESTIONS:,}")
+        raise QuestionError(f"it gives {count:,} questions, expected at most {MOST_QUESTIONS:,}")
 
 
 def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:

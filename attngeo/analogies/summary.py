@@ -40,8 +40,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     """Accuracy and the other measures of each model, per category, per type and overall.
 
     Measures are over the known questions. accuracy: share with rank 1. top5: share with rank 5 or better. mrr: mean of
-    1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% interval of a
-    bootstrap as the options say.
+    1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
 
     Args:
         questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
@@ -82,7 +81,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
 
 
 def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.DataFrame:
-    """Compare each two models on the questions that both know: McNemar's test, and the difference of their accuracies.
+    """Compare each pair of models on the questions that both know: McNemar's test, and the difference of accuracies.
 
     p_corrected is Holm's correction over the pairs of models, within each type and overall. Returns
     `COMPARISON_COLUMNS`, without revisions; no row for a single model.
@@ -175,7 +174,7 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
     """Numerators and denominators [2, n_draws] of the mean of `values`.
 
-    The questions are those of one category. The sum over categories gives a type.
+    The questions belong to one category. The sum over categories gives a type.
 
     Questions are not independent: each pair of words makes many questions (Google's capitals of common countries are 23
     pairs and 506 questions), and a model that gets one pair wrong can get all of its questions wrong. So pairs are
@@ -247,7 +246,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def published_rows() -> list[dict[str, Any]]:
-    """Table 3 as rows of the results' table; what it does not print is missing."""
+    """Table 3 as rows of the table of results; values that it does not print are missing."""
     rows = []
     for model, measures in TABLE_3.items():
         for name, (accuracy, cosine) in measures.items():

@@ -24,7 +24,7 @@ _list_flags: Callable[[], list[str]]
 
 @contextmanager
 def start_safely() -> Iterator[None]:
-    """Inside, all processes that multiprocessing starts get -P, also those that keep track of semaphores.
+    """Inside the block, all processes that multiprocessing starts get -P, including trackers of semaphores.
 
     Blocks may overlap, in several threads. The environment and `sys.path` stay as they are.
     """
@@ -48,7 +48,7 @@ def _list_safe_flags() -> list[str]:
 
 
 def safe_variables() -> dict[str, str]:
-    """Variables for a child that gets no flags: it looks for modules where this Python does, or in fewer places."""
+    """Variables for a child without flags: it looks for modules in the same places as this Python, or in fewer."""
     variables = {"PYTHONSAFEPATH": "1"}
     if sys.flags.ignore_environment:
         # Python takes an empty variable for none.

@@ -20,7 +20,7 @@ MARK = "_"
 
 
 def fold_name(name: str) -> str:
-    """The same text for names that some disk takes for one: they differ in case, or in how accents are composed.
+    """The same text for names that some disk treats as equal: they differ in case, or in how accents are composed.
 
     >>> fold_name("Scores") == fold_name("scores"), fold_name("\u00c9") == fold_name("e\u0301")
     (True, True)
@@ -42,7 +42,7 @@ def portable_name(name: str) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, made portable, or the first of those with a number that no disk takes for one of these.
+    """The name, made portable; if some disk treats it as one of these names, with the first free number.
 
     >>> free_name("scores", ["Scores", "scores-2"])
     'scores-3'
@@ -54,7 +54,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def name_files(names: Sequence[str]) -> dict[str, str]:
-    """The name of a file for each of several names, which differ: their own where each disk keeps it apart.
+    """A file name for each of several different names; a name stays unless some disk confuses it with another.
 
     >>> name_files(["Scores", "scores", "scores-2", "aux"])
     {'Scores': 'Scores', 'scores': 'scores-3', 'scores-2': 'scores-2', 'aux': 'aux_'}

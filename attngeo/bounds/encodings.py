@@ -64,7 +64,7 @@ def find_utf16(head: bytes) -> str:
 
 
 def is_cp1252(file: BinaryIO) -> bool:
-    """Whether a file that is not UTF-8 may be cp1252. One that has characters of UTF-8, too, is a damaged file."""
+    """Whether a file that is not UTF-8 may be cp1252. If it has some UTF-8 characters, it is a damaged file."""
     end = b""
     while chunk := file.read(CHUNK_BYTES):
         if MULTIBYTE.search(end + chunk):

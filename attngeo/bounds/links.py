@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def without_links(paths: Iterable[Path]) -> list[Path]:
-    """Existing files in their order, each once, although links give it several paths: under one that is no link."""
+    """Existing files in their order, each once, even if links give it several paths; the path is not a link."""
     paths = list(paths)
     kept: dict[tuple[int, int], Path] = {}
     for path in sorted(paths, key=Path.is_symlink):

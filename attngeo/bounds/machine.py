@@ -46,19 +46,19 @@ MEMORY_FILES = {
 
 
 def require_memory(nbytes: int, what: str) -> None:
-    """Raise NotEnoughMemoryError if so many bytes do not fit in memory. what: what needs them."""
+    """Raise NotEnoughMemoryError if this number of bytes does not fit in memory. what: the thing that needs them."""
     if nbytes <= UNCHECKED:
         return
     available = available_memory()
     if nbytes > available:
         raise NotEnoughMemoryError(
-            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, but {max(available, 0) / 1e9:,.1f} GB are available; use "
-            "a machine with more memory"
+            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, but only {max(available, 0) / 1e9:,.1f} GB are available; "
+            "use a machine with more memory"
         )
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take.
+    """Number of bytes that this process may still allocate.
 
     What the machine has, or what its control groups or its limit of address space (`ulimit -v`) allow if that is less.
     A container is such a group. Cached files count as available.
@@ -75,7 +75,7 @@ def available_memory() -> int:
 
 
 def visible_cores() -> int:
-    """Cores that this process may run on: those of the machine, or of its affinity."""
+    """Number of cores that this process may run on: all cores, or fewer if its affinity says so."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

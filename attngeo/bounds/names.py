@@ -31,7 +31,7 @@ MOST_LINE_NUMBERS = 20
 
 
 def printable(text: object) -> str:
-    r"""The text with each character that does not print as itself written as an escape; line ends, too.
+    r"""The text with an escape for each character that does not print as itself, including line ends.
 
     These are control characters of a terminal, characters that reorder text, and bytes that are not UTF-8.
 
@@ -68,7 +68,7 @@ def list_names(names: Sequence[object]) -> str:
 
 
 def in_utf8(text: str) -> str:
-    """The text, made printable if it has no UTF-8: a name with bytes that are not UTF-8, or with half of a character.
+    """The text, made printable if it cannot be encoded as UTF-8, such as a name with bytes that are not UTF-8.
 
     A DataFrame cannot hold such a text.
     """
@@ -80,7 +80,7 @@ def in_utf8(text: str) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    r"""A name that Markdown shows letter for letter, inside a line or a cell of a table; white space becomes one space.
+    r"""The name, escaped so that Markdown shows it unchanged in a line or a table cell; white space becomes one space.
 
     >>> escape_markdown("a_b _c_|<img> $x$ https://c")
     'a_b \\_c\\_\\|&lt;img&gt; &#36;x&#36; https&#58;//c'
@@ -91,7 +91,7 @@ def escape_markdown(text: object) -> str:
 
 
 def dump_json(value: Any, **options: Any) -> str:
-    r"""JSON in which each character prints as itself or is an escape of JSON, so that no name is changed.
+    r"""JSON in which each character prints as itself or is a JSON escape, so that names stay unchanged.
 
     >>> dump_json("é\x9b")
     '"é\\u009b"'
@@ -103,7 +103,7 @@ def dump_json(value: Any, **options: Any) -> str:
 
 
 def explain_pattern(text: str) -> str:
-    """The end of an error about files that are missing: what a shell would have done with a pattern, and where.
+    """The end of an error about missing files: the matches of a pattern that a shell did not expand.
 
     "" if the text is no pattern of files, such as `models/*.safetensors`.
     """

@@ -12,7 +12,7 @@ PREFIXES = (CBOW, "jigsaw:")
 
 
 def local_path(text: str | Path) -> Path:
-    """The path of `text`, with `~` expanded; it need not exist. Raises ModelNotFoundError if `text` is not a path."""
+    """The path that `text` names, with `~` expanded; it need not exist. Raises ModelNotFoundError if it is no path."""
     try:
         path = Path(text).expanduser()
         path.exists()  # raises if the name is too long, or if the folder must not be entered

@@ -26,13 +26,13 @@ MOST_TABLE_ROWS = 16384
 
 
 class Alignment(NamedTuple):
-    """The other model's direction for some coordinates of a stream.
+    """The directions of the other model that match some coordinates of a stream.
 
     Attributes:
         kept: the coordinates, [count].
-        bases: as columns, the direction for each of them: a coordinate of the other stream as it is, then of that
-            stream turned at random, then the first ones with random signs, [1 + 2·turns, width, count].
-        rows: how many rows of the tables were compared.
+        bases: as columns, one direction per coordinate: first coordinates of the unchanged other stream, then of that
+            stream rotated at random, then the first ones with random signs, [1 + 2·turns, width, count].
+        rows: number of compared rows of the tables.
     """
 
     kept: Tensor
@@ -45,17 +45,17 @@ def align_streams(
 ) -> Alignment | None:
     """Assign the columns of two tables of token embeddings, so that the sum of their cosines is largest.
 
-    Reads as many of the first rows as both have, at most MOST_TABLE_ROWS. Only a permutation is found, no rotation.
+    Reads the first rows, as many as both tables have, at most MOST_TABLE_ROWS. Finds only a permutation, no rotation.
 
     Args:
         store: one model.
         other: the model whose stream is turned.
         keep: the coordinates to keep of a stream of this width.
         turns: number of random rotations, and of draws of signs.
-        seed: of both.
+        seed: seed of the rotations and the signs.
 
     Returns:
-        None if the tables are not of one width.
+        The alignment; None if the tables have different widths.
 
     Raises:
         UnsupportedModelError: a model has no token embeddings.

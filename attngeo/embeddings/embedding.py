@@ -45,8 +45,8 @@ class Embedding:
     """A table of vectors.
 
     Attributes:
-        ref: its name, as the user gave it.
-        matrix: [rows, width], floating point, on the CPU, in the dtype in which it was stored.
+        ref: the name of the table, as you gave it.
+        matrix: the vectors, [rows, width], floating point, on the CPU, in the stored dtype.
         labels: the text of each row: a word as in running text, a token (`##ing`: a piece inside a word), or "".
         is_word: [rows], bool, whether a row is a word and has finite values.
         is_entry: [rows], bool, whether a row has a label and finite values.
@@ -69,13 +69,13 @@ class Embedding:
     def from_words(
         cls, ref: str, matrix: np.ndarray[Any, Any], labels: Sequence[str], notes: tuple[str, ...] = ()
     ) -> Embedding:
-        """The table of word vectors, whose rows are words or not by their labels alone.
+        """A table of word vectors; the labels alone decide which rows are words.
 
         Args:
             ref: the name of the table.
-            matrix: [rows, width], floating point.
-            labels: one for each row.
-            notes: messages for the user; one about rows that are not finite is added.
+            matrix: the vectors, [rows, width], floating point.
+            labels: one label per row.
+            notes: messages for the user; this method adds one if rows are not finite.
 
         Raises:
             CorruptCheckpointError: No row is finite.
@@ -85,7 +85,7 @@ class Embedding:
             tensor = torch.from_numpy(matrix)
         is_finite = flag_finite_rows(tensor)
         if not is_finite.any():
-            raise CorruptCheckpointError("no vector is finite; save it again")
+            raise CorruptCheckpointError("no vector is finite; save the file again")
         left_out = int((~is_finite).sum())
         if left_out:
             notes = (*notes, f"vectors with NaN or Inf, left out: {left_out:,}")

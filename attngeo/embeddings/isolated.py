@@ -56,7 +56,7 @@ ADVICE = "copy or download it again, or give another revision"
 
 
 class FastTokens:
-    """The tokens of a tokeniser of `tokenizers`, and how it cuts a text. The tokeniser's settings are changed.
+    """The tokens of a tokeniser of `tokenizers`, and its cutting of texts. Changes the tokeniser's settings.
 
     Args:
         tokenizer: the tokeniser.
@@ -98,7 +98,7 @@ class FastTokens:
 
 
 class IsolatedTokenizer:
-    """A tokenizer.json that a process of its own has read. The process ends with this object.
+    """A tokenizer.json, read and run in a separate process. The process ends with this object.
 
     Args:
         text: content of the file.
@@ -111,7 +111,7 @@ class IsolatedTokenizer:
         added: as for `FastTokens`.
 
     Raises:
-        CorruptCheckpointError: it cannot be read, or takes more memory or time than such a file may.
+        CorruptCheckpointError: the file cannot be read, or needs more memory or time than allowed.
         NotEnoughMemoryError: the process cannot be started.
     """
 
@@ -143,7 +143,7 @@ class IsolatedTokenizer:
         with about(self._ref):
             answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
             if "error" in answer:
-                raise CorruptCheckpointError(f"{answer['error']}, where it {shown}; {ADVICE}", subject=self._file)
+                raise CorruptCheckpointError(f"{answer['error']} when it {shown}; {ADVICE}", subject=self._file)
         ids: list[int] = answer["ids"]
         return ids
 
@@ -160,7 +160,7 @@ class IsolatedTokenizer:
             )
         except (OSError, RuntimeError) as error:
             raise NotEnoughMemoryError(
-                f"no process can be started that reads {self._file} ({first_line(error)}); end other programs"
+                f"no process can be started to read {self._file} ({first_line(error)}); end other programs"
             ) from None
         return process
 
@@ -184,7 +184,7 @@ class IsolatedTokenizer:
             problem = f"takes more than {seconds} s"
         else:
             problem = f"takes more than {self._memory / 1e6:,.0f} MB of memory, or crashes (exit code {code})"
-        raise CorruptCheckpointError(f"{self._file} {problem}, where it {what}; {ADVICE}")
+        raise CorruptCheckpointError(f"{self._file} {problem} when it {what}; {ADVICE}")
 
 
 def _allow_memory(size: int) -> int:
@@ -216,7 +216,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve() -> None:
-    """Be the process of a tokeniser: read one, and cut words until there are no more."""
+    """Run as the process of a tokeniser: read it, and cut words until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     requests = sys.stdin.buffer
     size = int.from_bytes(requests.read(LENGTH), "big")

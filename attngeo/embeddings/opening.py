@@ -81,11 +81,12 @@ def open_embedding(
     """Open a table of vectors.
 
     Args:
-        model: a checkpoint as for `score`; a file of word vectors: the text of GloVe or fastText (plain, .gz, or .zip,
-            with `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format; `cbow:TEXT`, which trains
-            CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
-        table: the "input" embeddings of a checkpoint, or its unembedding, "output".
-        tokenizer: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        model: one of these: a checkpoint, as for `score`; a file of word vectors, in the text format of GloVe or
+            fastText (plain, .gz or .zip; `FILE.zip/MEMBER` names one of several files) or in word2vec's text or binary
+            format; `cbow:TEXT`, to train CBOW on a text first; or, in memory, a transformers model, gensim's
+            KeyedVectors or an Embedding.
+        table: "input" for the input embeddings of a checkpoint, "output" for its unembedding.
+        tokenizer: a tokenizer of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
         {hub}
         progress: called while files are downloaded and read.
 
@@ -94,8 +95,8 @@ def open_embedding(
 
     Raises:
         ModelUnavailableError: a file cannot be found or reached.
-        CheckpointError: it cannot be read, or is not supported.
-        UsageError: an argument has no meaning for this model.
+        CheckpointError: the file cannot be read, or is not supported.
+        UsageError: an argument does not apply to this model.
     """
     if isinstance(model, Embedding):
         return model
@@ -110,7 +111,7 @@ def open_embedding(
     if file is None:
         return _read_checkpoint(model, table, tokenizer, session)
     if table == "output":
-        raise UsageError("a file of word vectors has one table only; leave out $table", "table", subject=text)
+        raise UsageError("a file of word vectors has only one table; leave out $table", "table", subject=text)
     with about(text):
         return read_vectors(*file, text, session.progress)
 
@@ -122,8 +123,8 @@ def _take_vectors(vectors: Any, ref: str) -> Embedding:
     with about(ref):
         if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
             raise CorruptCheckpointError(
-                f"{len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
-                "for each word; save it again"
+                f"it has {len(labels):,} words and a {matrix.dtype} array {matrix.shape}, expected one floating-point "
+                "row for each word; save it again"
             )
         rows = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
         return Embedding.from_words(ref, rows, labels)
@@ -167,7 +168,7 @@ def _read_checkpoint(model: Any, table: Table, tokenizer: Any, session: Session)
 
 
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
-    """The name of the tensor, and notes about the choice.
+    """The name of the tensor that holds the table, and notes about the choice.
 
     The unembedding is a matrix with about as many rows as the input embeddings. If the two are tied, either may be
     stored for both.
@@ -184,13 +185,13 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
         if inputs is not None and are_tied is not False:
             of_decoder = inputs.replace("encoder.", "decoder.")  # those of an encoder are other ones in T5Gemma
             tied = of_decoder if of_decoder in store.names else inputs
-            return tied, ["no unembedding of its own: tied to the input embeddings"]
+            return tied, ["no separate unembedding: tied to the input embeddings"]
         raise UnsupportedModelError(
             f"no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
             "table",
         )
     if output is not None and are_tied and store.info(output).shape[0] in _list_vocabularies(store.config):
-        return output, ["no input embeddings of its own: tied to the unembedding"]
+        return output, ["no separate input embeddings: tied to the unembedding"]
     names = [name for name in store.names if "emb" in name]
     shown = ", ".join(names[:SHOWN]) or "none"
     raise UnsupportedModelError(

@@ -28,17 +28,17 @@ def require_embedding(model: Any) -> None:
 
 
 def parse_reference(text: str) -> str:
-    """The reference to a table of vectors. Raises UsageError for a text that names none, whether it exists or not."""
+    """The reference to a table of vectors, which need not exist. Raises UsageError for a text that can name none."""
     if text.startswith(CBOW) or find_vectors_file(text) is not None:
         return text
     return ModelRef.parse(text)
 
 
 def require_text(path: Path) -> None:
-    """Raise ModelNotFoundError unless there is a text that CBOW can be trained on."""
+    """Raise ModelNotFoundError unless the path is a file to train CBOW on."""
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "no such file"
-        raise ModelNotFoundError(f"{problem}, expected a text to train on", subject=path)
+        raise ModelNotFoundError(f"{problem}, expected a text file to train CBOW on", subject=path)
 
 
 def find_vectors_file(text: str) -> tuple[Path, str | None] | None:

@@ -108,7 +108,9 @@ def take_tokenizer(tokenizer: Any) -> ModelTokenizer:
             frozenset(tokenizer.added_tokens_decoder),
             lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         )
-    raise UsageError(f"$tokenizer is {name_type(tokenizer)}, expected one of transformers or tokenizers", "tokenizer")
+    raise UsageError(
+        f"$tokenizer is {name_type(tokenizer)}, expected a tokenizer of transformers or tokenizers", "tokenizer"
+    )
 
 
 def read_tokenizer(store: TensorStore) -> ModelTokenizer:
@@ -119,7 +121,7 @@ def read_tokenizer(store: TensorStore) -> ModelTokenizer:
     """
     if store.folder is None:
         raise UsageError(
-            "a model in memory has no tokeniser; give one of transformers or tokenizers as $tokenizer",
+            "a model in memory has no tokeniser; pass a tokenizer of transformers or tokenizers as $tokenizer",
             "tokenizer",
             subject=store.ref,
         )
@@ -151,8 +153,8 @@ def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
     if not path.is_file():
         raise UnsupportedModelError(
-            "the vocabulary in a GGUF file is read from this machine only; set $download, or give the checkpoint that "
-            "the file was made from",
+            "the vocabulary in a GGUF file can be read only from a local copy; set $download, or give the checkpoint "
+            "that the file was made from",
             "download",
         )
     with closing(RegularFile(path)) as source:
@@ -238,7 +240,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Mod
     except (OSError, ValueError) as error:
         raise CorruptCheckpointError(f"its tokeniser cannot be read ({error}); copy or download it again") from None
     if is_code:
-        raise UnsupportedModelError(f"its tokeniser is code, which attngeo never runs; {ADVICE}")
+        raise UnsupportedModelError(f"its tokeniser needs code of the checkpoint, which attngeo never runs; {ADVICE}")
     try:
         # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
         return _load("AutoTokenizer", folder, store.ref, trust_remote_code=False)

@@ -77,7 +77,7 @@ LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
 
 
 def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
-    """The table of a file.
+    """The table of word vectors in a file.
 
     Args:
         path: the file.
@@ -87,25 +87,25 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
 
     Raises:
         ModelNotFoundError: the file is missing.
-        UsageError: a .zip has several files, and none is named.
-        UnsupportedModelError: the format is another one.
+        UsageError: a .zip has several files, and `member` names none.
+        UnsupportedModelError: the format is not supported.
         CorruptCheckpointError: the file is damaged.
     """
     with closing(read_chunks(path, member, progress, "reading vectors")) as chunks:
         head = next(chunks, b"").removeprefix(codecs.BOM_UTF8)
         if head.startswith(PICKLE):
             raise UnsupportedModelError(
-                "a pickle, which could run code, is not read; load it with gensim and save its vectors with "
+                "a pickle could run code, so it is not read; load it with gensim and save its vectors with "
                 "save_word2vec_format"
             )
         if head.startswith(FASTTEXT):
-            raise UnsupportedModelError("fastText's own binary format is not supported; use its .vec file")
+            raise UnsupportedModelError("fastText's binary format is not supported; use its .vec file")
         line, _, rest = head.partition(b"\n")
         header = HEADER.fullmatch(line)
         if header is not None:
             announced, width = map(int, header.groups())
             if not announced or not width:
-                raise CorruptCheckpointError(f"line 1 announces {line.decode()!r}, no vectors at all")
+                raise CorruptCheckpointError(f"line 1 announces {line.decode()!r}, so there are no vectors")
             read = _read_text if _is_text(rest) else _read_binary
             rows = read(rest, chunks, width, announced)
         elif _is_text(head):
@@ -121,18 +121,18 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
 def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what: str) -> Generator[bytes]:
     """The decompressed content of a file, in chunks of some megabytes.
 
-    The first one has two whole lines, unless they are longer than LONGEST_LINE. Reports the bytes of the file that are
-    read. The caller closes it.
+    The first chunk has two whole lines, unless they are longer than LONGEST_LINE. Reports the number of bytes read. The
+    caller closes the generator.
 
     Args:
         path: the file.
         member: the file of a .zip, required if it has several.
         progress: called before each chunk.
-        what: the step that is reported.
+        what: the name of the step in progress reports.
 
     Raises:
         ModelNotFoundError: There is no such file or member.
-        UsageError: A member is not named.
+        UsageError: A .zip has several files, and `member` names none.
         CorruptCheckpointError: The file is damaged.
     """
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def _choose_member(archive: zipfile.ZipFile, member: str | None, path: Path) -> 
             f"the .zip file has {len(names)} files ({shown}); name one, such as {path}/{names[0]}", subject=path
         )
     if member is not None and member not in names:
-        raise ModelNotFoundError(f"the .zip file has no {member}, it has: {shown}")
+        raise ModelNotFoundError(f"the .zip file has no {member}; it has: {shown}")
     return member or names[0]
 
 
@@ -187,9 +187,9 @@ def _read_chunk(file: IO[bytes]) -> bytes:
 
 
 class RowCollector:
-    """Words with a float32 vector of one width each. Keeps the first vector of a repeated word, as word2vec does.
+    """Words with float32 vectors of one width. Keeps the first vector of a repeated word, as word2vec does.
 
-    width: the numbers in a vector. unit: what a message counts, such as "line".
+    width: number of values in a vector. unit: the unit that messages count, such as "line".
     """
 
     def __init__(self, width: int, unit: str) -> None:
@@ -201,9 +201,9 @@ class RowCollector:
         self._empty = 0
 
     def add(self, words: Sequence[bytes], values: Array, numbers: Sequence[int]) -> None:
-        """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
+        """Add rows: `values` [len(words), width], and the number of the line or vector of each row.
 
-        Words that are not UTF-8 or came before are left out, and so are vectors that are not finite.
+        Leaves out words that are not UTF-8 or are repeated, and vectors that are not finite.
         """
         finite: Any = np.isfinite(values).all(1).tolist()
         kept = []
@@ -248,7 +248,7 @@ class RowCollector:
         )
 
     def finish(self, *notes: str) -> WordRows:
-        """All rows, with a further note of what was left out.
+        """All rows, with a further note about the rows left out.
 
         Raises CorruptCheckpointError unless more rows were kept than left out.
         """
@@ -294,7 +294,7 @@ def _measure_width(head: bytes) -> int:
     widths = Counter(len(line.split()) - 1 for line in complete if line.strip())
     width = widths.most_common(1)[0][0]
     if not width:
-        raise CorruptCheckpointError("its lines are single words, expected a word and its numbers each")
+        raise CorruptCheckpointError("its lines are single words, expected a word and its numbers on each line")
     return width
 
 
@@ -320,12 +320,12 @@ def _read_text(head: bytes, chunks: Iterator[bytes], width: int, announced: int 
         return rows.finish()
     if count < announced:
         raise _cut_off(count, announced)
-    return rows.finish(f"{count:,} vectors, although the first line announces {announced:,}")
+    return rows.finish(f"{count:,} vectors, but the first line announces {announced:,}")
 
 
 def _cut_off(count: int, announced: int) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"it ends after {count:,} vectors, its first line announces {announced:,}; copy or download it again"
+        f"it ends after {count:,} vectors, but its first line announces {announced:,}; copy or download it again"
     )
 
 
@@ -414,7 +414,7 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
         sample = joined[:SAMPLE]
         if len(sample) >= LEAST_BYTES and len(NUMERALS.sub(b"", sample)) < (1 - MOST_NUMERAL_SHARE) * len(sample):
             raise CorruptCheckpointError(
-                "a text after its first line, but its second line is not a word and numbers; copy or download it again"
+                "text follows its first line, but the second line is not a word and numbers; copy or download it again"
             )
         values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
@@ -427,7 +427,9 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
             raise _cut_off(record, announced)
         buffer = buffer[offset:] + chunk
     if (buffer[offset:] + next(chunks, b"")).strip():
-        return rows.finish(f"only {announced:,} vectors, as the first line announces; the file has more behind them")
+        return rows.finish(
+            f"only {announced:,} vectors, as the first line announces; the file has more data after them"
+        )
     return rows.finish()
 
 
@@ -452,8 +454,8 @@ def _refuse_space(word: bytes, text: bytes, content: bytes, number: int) -> None
         if is_text and _has_sound_numbers(content[end : end + size]):
             whole_word = (word + b" " + text[: end - 1]).decode("utf-8", "replace")
             raise CorruptCheckpointError(
-                f"the word of vector {number:,} contains a space ({whole_word!r:.60}), where a word of the binary "
-                "format ends; gensim misreads the file, too. Save the vectors as text, or with _ for the spaces"
+                f"the word of vector {number:,} contains a space ({whole_word!r:.60}), which ends a word in the binary "
+                "format; gensim misreads the file, too. Save the vectors as text, or with _ for the spaces"
             )
 
 

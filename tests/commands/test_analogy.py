@@ -290,7 +290,7 @@ def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
 def test_options_that_make_more_questions_known_are_named(inside: Command, tmp_path: Path) -> None:
     """Those alone: the decoder has no token of these words, in any case, and tokens of their parts."""
     asked = ["demo:decoder", "--questions", write_questions(tmp_path / "q.txt", {"a": ["Italy Rome Spain Madrid"]})]
-    assert_fails(inside("analogy", *asked), QuestionError.exit_code, "0 of 1", "more are known with --subwords mean")
+    assert_fails(inside("analogy", *asked), QuestionError.exit_code, "0 of 1", "set --subwords mean")
     with_mean = inside("analogy", *asked, "--subwords", "mean", "--n-draws", 0)
     assert with_mean.returncode == 0, with_mean.stderr
     in_vain = write_questions(tmp_path / "q.txt", {"a": ["\u4e2d \u6587 \u65e5 \u672c"]})

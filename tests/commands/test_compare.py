@@ -207,7 +207,7 @@ def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp
     assert gone.returncode == 4
     assert {row["other"] for row in json.loads(gone.stdout)} == {"org/name@step10"}
     assert_states(gone.stderr, "org/name@step3")
-    assert_fails(connected("compare", "org/name@step2"), 2, "fewer than two", "org/name@step*")
+    assert_fails(connected("compare", "org/name@step2"), 2, "needs at least two", "org/name@step*")
 
 
 def test_equal_revisions_are_refused_among_three_and_compared_if_there_are_two(

@@ -35,7 +35,7 @@ def test_the_terminal_shows_the_strongest_pairs_the_thresholds_and_a_map(inside:
         assert any(f"{found['threshold']:.1f}" in line and f" {found['above']} " in line for line in lines)
     assert sum("  3.2 of 2,160 pairs" in line for line in lines) == 3
     assert sum(line.startswith(("0 ", "1 ", "2 ", "3 ", "4 ", "5")) for line in lines) == 6
-    assert "cannot compose" in done.stderr
+    assert "impossible pairs" in done.stderr
     assert "do not prove a circuit" in done.stderr
 
 

@@ -110,7 +110,7 @@ def test_python_takes_several_models_too() -> None:
 def test_what_is_about_one_model_refuses_several(inside: Callable[..., CompletedProcess[str]], tmp_path: Path) -> None:
     done = inside("gradients", ENCODER, DECODER, "--pairs-output", tmp_path / "pairs.csv")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "one model, and 2 are given" in done.stderr
+    assert "exactly one model, got 2" in done.stderr
 
 
 def test_a_pattern_alone_is_several_models_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

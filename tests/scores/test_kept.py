@@ -436,7 +436,7 @@ class TestCommand:
         run = inside("cache", "list", COLUMNS="200")
         *_, last = run.stdout.splitlines()
         assert ("2 of 6" in run.stdout, "demo:encoder" in run.stdout) == (True, False)
-        assert_states(last, "2 results", "are older", "'*'")
+        assert_states(last, "2 results", "older", "'*'")
         assert_states(run.stderr, "3 results", kept)
         assert inside("cache", "list", "*", COLUMNS="200").stdout.count("score ") == 3
 

@@ -98,7 +98,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("words demo:encoder --circuit qq", 2, ("--circuit", "qq", "qk")),
     ("words demo:encoder --layer -1", 2, ("--layer", "-1")),
     ("compare", 2, ("MODEL",)),
-    ("compare demo:encoder", 2, ("fewer than two", "attngeo score demo:encoder")),
+    ("compare demo:encoder", 2, ("needs at least two", "attngeo score demo:encoder")),
     ("compare --base demo:encoder demo:decoder", 2, ("--base", "attngeo compare BASE MODEL")),
     ("compare demo:encoder demo:encoder", 2, ("demo:encoder", "twice")),
     ("compare demo:encoder ./none", 3, ("./none",)),
