@@ -24,7 +24,7 @@ from attngeo.reporting.recipe import TABLES, Recipe, make_request_class
 # Results of the census, with their meaning.
 VERDICTS = {
     "right": "every layer agrees with the running model",
-    "rest listed": "what is read agrees, and the rest is reported as left out",
+    "rest listed": "all parts that are read agree, and the rest is reported as left out",
     "wrong": "a layer differs from the running model",
     "incomplete": "attention is neither read nor reported",
     "refused": "nothing is read, for the reason given",
@@ -35,14 +35,14 @@ VERDICTS = {
 OUTPUTS = {
     "right": "every layer writes what its values and its output projection give",
     "sink": "values and output projection agree; an attention sink takes a share of the weights, as a note says",
-    "changed": "values and output projection agree, and a note says what stands between them",
+    "changed": "values and output projection agree, and a note names the step between them",
     "unknown": "values or outputs of a layer are not read, for the reason given",
     "wrong": "a layer differs from the running model, or a note is missing",
 }
 # Words of the census about rotary embeddings that do not tell everything.
 ROTATIONS = {
-    "gain": "refused: the gain of a QK-norm follows the rotation",
-    "other": "refused: in an order of its own",
+    "gain": "refused: a QK-norm gain after the rotation",
+    "other": "refused: its own order of rotation",
 }
 # Table and key of a recipe → its meaning. Options of figures are in the code, with their help.
 RECIPE_KEYS = {
@@ -163,7 +163,7 @@ def _census() -> str:
     lines += ["| result | model types | meaning |", "| --- | ---: | --- |"]
     lines += [f"| {result} | {outputs[result]} | {meaning} |" for result, meaning in OUTPUTS.items()]
     notes = Counter(row["output_reason"] for row in rows if row["outputs"] in ("sink", "changed"))
-    lines += ["", "What stands between values and output:", "", "| note | model types |", "| --- | ---: |"]
+    lines += ["", "Steps between values and output:", "", "| note | model types |", "| --- | ---: |"]
     lines += [f"| {note} | {count} |" for note, count in notes.most_common()]
     rotations = Counter(row["rotary"] for row in rows if row["rotary"])
     lines += ["", "How model types rotate queries and keys:", "", "| rotation | model types |", "| --- | ---: |"]
