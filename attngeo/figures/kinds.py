@@ -58,7 +58,7 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
 
 
 class PlotOptions(Options):
-    """Options of a figure. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of a figure. Raises UsageError for an invalid choice or a value outside its limits."""
 
     score: str = option(
         "symmetry",
@@ -135,7 +135,7 @@ class FigureSize(Options):
     )
 
     def resize(self, figure: Figure) -> None:
-        """Give a figure this size; what is not given stays."""
+        """Give a figure this size; omitted values stay."""
         if self.width is not None:
             figure.update_layout(width=to_pixels(self.width))
         if self.height is not None:
@@ -320,7 +320,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
-            description="rows and columns of W_qk that are outliers of several layers, against chance",
+            description="rows and columns of W_qk that are outliers in several layers, compared with chance",
         ),
         FigureSpec(
             name="position-map", draw="positions:draw_position_map", source="positions", most_models=1,
@@ -351,7 +351,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
-            description="{score} of the updates of each layer on a text, with quartiles over heads and chance",
+            description="{score} of each layer's updates on a text, with quartiles over heads and chance",
             options=("score", "where"),
         ),
         FigureSpec(
@@ -359,7 +359,7 @@ FIGURES: dict[str, FigureSpec] = {
             columns=(
                 "model", "stack", "layer", "head", "position", "token", "attended_position", "attended_token", "beta",
             ),
-            description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
+            description="gradient with respect to the attention logit of each pair of tokens, as a map",
         ),
         FigureSpec(
             name="analogies", draw="analogies:draw_analogies", source="analogy", options=WHERE,
@@ -378,18 +378,18 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="shift", draw="experiments:draw_shift", source="simulate", columns=("method", "seed", "accuracy"),
-            description="accuracy of methods on tables against the shift of the test rows, with intervals",
+            description="accuracy of each method against the distribution shift of the test rows, with intervals",
             options=("where", "published"),
         ),
         FigureSpec(
             name="row-attention", draw="estimators:draw_row_attention", source="cells", options=WHERE,
             columns=("cell", "on", "head", "attention"),
-            description="attention of the cells of a table's row on each other",
+            description="attention between the cells of a table row",
         ),
         FigureSpec(
             name="encodings", draw="estimators:draw_encodings", source="encodings", options=WHERE,
             columns=("column", "value", "x", "y"),
-            description="encodings of the categories of a table in two dimensions",
+            description="encodings of a table's categories in two dimensions",
         ),
         FigureSpec(
             name="test-errors", draw="experiments:draw_test_errors", source="efa", options=("where", "published"),
@@ -399,7 +399,7 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="item-attention", draw="estimators:draw_item_attention", source="weights", options=WHERE,
             columns=("sequence", "layer", "position", "attended_position", "weight"),
-            description="attention of the items of a sequence on each other, layer by layer",
+            description="attention between the items of a sequence, layer by layer",
         ),
         FigureSpec(
             name="item-vectors", draw="estimators:draw_item_vectors", source="vectors", options=WHERE,
@@ -409,7 +409,7 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="place-attention", draw="estimators:draw_place_attention", source="places", options=WHERE,
             columns=("place", "attended_place", "latitude", "longitude", "layer", "weight"),
-            description="attention of one place on others, on a map of longitude and latitude",
+            description="attention of one place to others, on a map of longitude and latitude",
         ),
     )
 }  # fmt: skip

@@ -50,20 +50,20 @@ BROWSERS = ("chrom", "choreographer")
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .svg
-    image has exactly that size, and a .pdf page to 1/100 inch, with its fonts in it. A .png image has twice as many
+    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 pixels are an inch: a .svg
+    image has exactly that size, and a .pdf page, with embedded fonts, to 1/100 inch. A .png image has twice as many
     pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and
-    sends nothing. In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its
-    panels or its legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same
-    figure gives the same page and the same JSON, byte for byte.
+    sends nothing. In all formats, titles are wrapped, a small figure has small type, and a figure is higher if its
+    panels or its legend need it. Images require an installed Chromium or Chrome, which does not use the network. The
+    same figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
         path: the file, whose suffix names the format. It is written whole or not at all.
 
     Raises:
-        UsageError: `figure` is no figure, or `path` no path.
-        OutputError: the file cannot be written, or the image not drawn.
+        UsageError: `figure` is not a figure, or `path` not a path.
+        OutputError: the file cannot be written, or the image cannot be drawn.
         MissingPackageError: an image requires a package that is not installed.
     """
     if not isinstance(path, str | Path):

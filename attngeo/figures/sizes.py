@@ -74,17 +74,17 @@ class Box(NamedTuple):
 
 
 def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
+    """Median score over layers against the number of parameters, with quartiles; one point per stack and model.
 
     Source: Saponati et al. 2025, Fig. 2, S1 and S2.
 
     Args:
         rows: rows of `attngeo.score`, with parameters.
-        published: the published models, which are drawn faintly behind the others, hollow if an erratum is known.
+        published: the published models, drawn faintly behind the others, and hollow if an erratum is known.
         options: `score` names the score, `published` shows the published models.
 
     Returns:
-        A figure. If it has scores of both conventions, its title says which are whose.
+        A figure. If it shows scores of both conventions, the details below its title say which points have which.
 
     Raises:
         DataError: no row has a number of parameters.
