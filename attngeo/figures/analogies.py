@@ -36,7 +36,9 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     """
     rows = rows[rows["accuracy"].notna()]
     if rows.empty:
-        raise DataError("no row has an accuracy: the models know none of the questions; choose other rows with $where", "where")
+        raise DataError(
+            "no row has an accuracy: the models know none of the questions; choose other rows with $where", "where"
+        )
     several_sets = rows["questions"].nunique() > 1
     names: list[str] = []
     for level in LEVELS:

@@ -29,8 +29,9 @@ FIRST_SHARE, LAST_SHARE = 0.0, 0.85
 
 
 def draw_change_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The change of every head as a map of layers × heads; one panel per other model and stack. Missing values are
-    grey.
+    """The change of every head as a map of layers × heads; one panel per other model and stack.
+
+    Missing values are grey.
 
     Args:
         rows: rows of `attngeo compare --per-head`: model, other, stack, layer, head, change, cosine.

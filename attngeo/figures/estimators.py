@@ -144,8 +144,8 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     layers = sorted(rows["layer"].unique())
     if len(sequences) > MOST_SEQUENCES:
         raise UsageError(
-            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one with $where, such as sequence="
-            f"{sequences[0]}",
+            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one with $where, "
+            f"such as sequence={sequences[0]}",
             "where",
         )
     maps: list[_ItemMap] = []

@@ -177,9 +177,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         figure.update_xaxes(tickvals=ticks, ticktext=names, tickangle=-90)
         figure.update_yaxes(tickvals=ticks, ticktext=names)
     figure.update_xaxes(title="attended token", showgrid=False, zeroline=False, automargin=True)
-    figure.update_yaxes(
-        title="attending token", showgrid=False, zeroline=False, automargin=True, autorange="reversed"
-    )
+    figure.update_yaxes(title="attending token", showgrid=False, zeroline=False, automargin=True, autorange="reversed")
     size = max(len(names), FEWEST_TOKENS) * TOKEN + MARGIN
     figure.update_layout(height=size, width=size + 120)
     return finish_figure(figure, compose_title(rows, "gradients with respect to attention logits"), details)

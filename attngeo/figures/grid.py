@@ -18,7 +18,7 @@ Subplot = dict[str, int]
 
 
 def choose_columns(panels: int) -> int:
-    """How many panels are in a line: as many as lines if they are few.
+    """The number of panels in a row: for few panels, as many as there are rows.
 
     >>> [choose_columns(panels) for panels in (1, 2, 3, 4, 6, 12, 40)]
     [1, 2, 3, 2, 3, 4, 4]

@@ -34,7 +34,7 @@ PAPER_SHAPE = 0.7
 
 
 def drawable_scores() -> tuple[str, ...]:
-    """What the option `score` may name: every score, and the loss."""
+    """The valid values of the option `score`: every score, and the loss."""
     return (*SCORES, LOSS)
 
 
@@ -217,7 +217,7 @@ class FigureSpec:
         return (*(name_models(table, labels) for table in own), *tables[count:])
 
     def describe(self, score: str = "score", *, published: bool = True) -> str:
-        """What it shows, in words, with the name of a score in it. published: whether published models are shown."""
+        """A description in words, with the name of a score in it. published: whether published models are shown."""
         description = self.description.format(score=score)
         return description if published else description.replace(BESIDE, "")
 
@@ -228,7 +228,7 @@ class FigureSpec:
 
     @property
     def names_models(self) -> bool:
-        """Whether it shows models by their references."""
+        """Whether it names models by their references."""
         question = QUESTIONS.get(self.source)
         return self.source in NAMING_SOURCES or (question is not None and question.is_of_models)
 
@@ -244,7 +244,7 @@ class FigureSpec:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What the option `score` may be."""
+        """The valid values of the option `score`."""
         if "score" not in self.options:
             return ()
         if self.source == "score":  # others have no optional scores
@@ -252,7 +252,7 @@ class FigureSpec:
         return (*score_names(), LOSS) if self.draws_loss else score_names()
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
-        """The columns that the rows which are read must have, the drawn score's among them."""
+        """The columns that rows read from a file must have, including the drawn score."""
         return (*self.columns, options.score) if "score" in self.options else self.columns
 
     def split_where(self, options: PlotOptions) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -98,8 +98,9 @@ def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, subplot: dict
 
 
 def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """The number of layers or heads in which each row and column of W_qk is an outlier; marked if chance gives less
-    than one.
+    """The number of layers or heads in which each row and column of W_qk is an outlier.
+
+    Points are marked if chance gives less than one.
 
     Args:
         counts: table of `attngeo.scores.matrices.count_outliers`, whose `attrs` name the model.

@@ -22,8 +22,9 @@ from attngeo.figures.style import (
 
 
 def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The share of fast rotary pairs as a map of layers × heads; one panel per stack and model. Missing values are
-    grey.
+    """The share of fast rotary pairs as a map of layers × heads; one panel per stack and model.
+
+    Missing values are grey.
 
     Args:
         rows: rows of `attngeo positions`: model, stack, layer, head, fast_share.

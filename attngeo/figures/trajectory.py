@@ -96,7 +96,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     of_heads = options.over == "heads"
     chosen = followed[followed["head"].notna() == of_heads]
     if chosen.empty:
-                missing = "heads; write them with attngeo score --per-head, or" if of_heads else "whole layers;"
+        missing = "heads; write them with attngeo score --per-head, or" if of_heads else "whole layers;"
         raise DataError(f"there are no rows for {missing} choose another $over", "over")
     panels = split_panels(chosen)
     if len(panels) > MOST_MODELS_TOGETHER:

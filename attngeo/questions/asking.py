@@ -110,7 +110,7 @@ def ask_for_one_table(
 ) -> pd.DataFrame:
     """The table of a question about one model or several. The first failure is raised after the others are finished.
 
-    Raises UsageError if no models are given, or a model is given twice where that asks nothing.
+    Raises UsageError if no models are given, or if a model is given twice to a question that cannot use it twice.
     """
     given = expand_models(models, session.hub)
     if len(question.subjects) == 1 and given == [models]:
@@ -173,7 +173,7 @@ def _load_kept(question: Question, record: ResultRecord | None, session: Session
         return None
     kept = record.load()
     if kept is not None:
-        session.progress(Progress("kept", f"{question.keeps} of {kept.about['made']} from the result store"))
+        session.progress(Progress("kept", f"{question.keeps} of {kept.about['made']} from kept results"))
     return kept
 
 

@@ -71,6 +71,6 @@ def find_checks(columns: Iterable[str]) -> Checkable:
             fewest = distance
     if nearest is None:
         checked = [name for name, question in QUESTIONS.items() if question.find_checks() is not None]
-        problem = f"its columns are {list_names(sorted(given))}, for which there are no checks"
-        raise DataError(f"{problem}; tables of these commands have some: {', '.join(checked)}")
+        problem = f"its columns are {list_names(sorted(given))}, which no condition can check"
+        raise DataError(f"{problem}; expected a table of one of: {', '.join(checked)}")
     return nearest

@@ -42,7 +42,7 @@ class NoteText(str):
 
 @dataclass
 class Making:
-    """A result while it is made.
+    """A result in the making.
 
     Attributes:
         about: what is said about it, for reports and for the list of what is kept. What makes the rows adds to it.
@@ -72,9 +72,10 @@ class Making:
         return cls(about, session, record)
 
     def take_finished(self, count: int, what: str) -> dict[int, list[Row]]:
-        """The rows of those of so many parts that were finished before on the same device, by their number.
+        """The rows of the parts already finished on the same device, by their number.
 
-        what: the parts are. If the session wants fresh results, they are removed.
+        count: number of all parts. what: the parts, in the plural. If the session wants fresh results, finished parts
+            are removed.
         """
         if self.record is None:
             return {}
@@ -87,7 +88,7 @@ class Making:
         for part in parts.values():
             self._remember_notes(part.about.get(NOTES, {}))
         if rows:
-            self.session.progress(Progress("kept", f"{len(rows)} of {count} {what} from the result store"))
+            self.session.progress(Progress("kept", f"{len(rows)} of {count} {what} from kept results"))
         return rows
 
     def keep_part(self, number: int, rows: list[Row]) -> None:

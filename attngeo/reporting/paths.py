@@ -68,7 +68,7 @@ def resolve_reference(model: str, base: Path) -> str:
     if local_path(model).exists():
         raise ModelNotFoundError(
             "found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
-            "it there; for the Hub's model, run from another directory",
+            "it there; for the model on the Hub, run from another directory",
             subject=model,
         )
     return prefix + model

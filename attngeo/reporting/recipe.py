@@ -64,7 +64,7 @@ Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
 class Request(Table):
-    """Results of a question under a name. Each question has a class of its own, with further keys.
+    """Named results of a question. Each question has its own class, with further keys.
 
     Attributes:
         command: name of the question.
@@ -235,7 +235,7 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Recipe(Table):
-    """A report: texts, results, and what is made of them.
+    """A report: texts, results, and the figures, tables and checks made from them.
 
     Attributes:
         title: title of the page, up to 200 characters.
@@ -301,8 +301,8 @@ class RecipeFile(NamedTuple):
 def read_recipe(path: str | Path) -> RecipeFile:
     """Read and check a recipe.
 
-    Raises DataUnavailableError if there is no such file, and UsageError, which names the file, the location in it and
-    what was expected, if the recipe cannot be used.
+    Raises DataUnavailableError if there is no such file, and UsageError if the recipe is invalid; the message names
+    the file, the location in it and what was expected.
     """
     path = Path(path).expanduser()
     content, fields = _read_toml(path)
@@ -413,7 +413,7 @@ def _check_figure(
     if "score" in figure.model_fields_set and options.score not in spec.scores:
         yield (*location, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
-        yield (*location, "model"), f"{figure.kind} has of, too; expected results or a model"
+        yield (*location, "model"), f"{figure.kind} has of and model, expected one of them"
     elif figure.model is None and not spec.columns:
         yield (*location, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
@@ -432,7 +432,7 @@ def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) ->
     request = recipe.find_request(table.of)
     known = None if request is None else request.columns
     fitting = [name for name in VIEWS if find_view(name, known or ())]
-    advice = f", or of these results show = {' or '.join(fitting)}"
+    advice = f", or, for these results, show = {' or '.join(fitting)}"
     view = None if known is None else find_view(table.show, known)
     needs = VIEWS[table.show][0].needs if view is None else view.needs
     yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, show=table.show)
@@ -470,7 +470,7 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
             yield (*location, "fail_if"), f"{error}; {check.of!r} are results of {request.command}"
             return
         if condition.needs_baseline:
-            problem = "compares with a baseline, which only attngeo score --baseline has; name no baseline"
+            problem = "compares with a baseline, but only attngeo score --baseline has one; leave it out"
             yield (*location, "fail_if"), problem
         columns = [quantity.column for quantity in condition.quantities.values() if quantity.statistic]
     yield from _check_reference(recipe, location, check.of, columns, check.models)
@@ -480,7 +480,7 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
         if PATTERN.search(model):  # the first that matches has no checks, the others have
             continue
         names = list_names(request.checked_names)
-        problem = f"{model!r:.60} has no checks, as others are compared with it; expected one of: {names}"
+        problem = f"{model!r:.60} has no checks, because the others are compared with it; expected one of: {names}"
         yield (*location, "models"), problem
 
 
@@ -506,12 +506,12 @@ def _check_reference(
     known_columns = request.columns
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing and missing[0] in SCORES and request.command == "score":
-        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to the scores of its options"
+        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to scores in its options"
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
         fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
-        problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
+        problem = f"are results of {request.command}, which do not have {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]

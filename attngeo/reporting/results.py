@@ -70,7 +70,7 @@ class ReportFailure:
 
     @classmethod
     def of(cls, where: str, what: str, error: Exception) -> ReportFailure:
-        """The failure of any error; one that is not attngeo's own is logged with its traceback."""
+        """The failure that any error causes; unless the error is attngeo's own, its traceback is logged."""
         known = error if isinstance(error, AttnGeoError) else UnexpectedError.describe(what, error)
         if isinstance(known, UnexpectedError):
             log.info("%s: %s", where, what, exc_info=error.__cause__ or error)
@@ -102,14 +102,14 @@ class CollectedResults:
     requests: dict[str, Request] = field(default_factory=dict)
 
     def find(self, name: str) -> pd.DataFrame:
-        """The rows of the results of that name. Raises DataError if all of them are missing."""
+        """The rows of the results with this name. Raises DataError if all of them are missing."""
         if name not in self.rows:
-            raise DataError(f"the results {name} are missing: all of their parts failed")
+            raise DataError(f"the results {name} are missing, because all their parts failed")
         return self.rows[name]
 
     @property
     def note(self) -> str:
-        """Which results have files of another name, and why; empty if all have their own."""
+        """Which results have files with a different name, and why; empty if none has."""
         sentences = []
         for name, file in self.files.items():
             if file == name:
@@ -117,7 +117,7 @@ class CollectedResults:
             alike = [other for other in self.files if other != name and fold_name(other) == fold_name(name)]
             reason = f"Windows cannot have files named {name}"
             if alike:
-                reason = f"macOS and Windows take {alike[0]}.csv and {name}.csv for one file"
+                reason = f"macOS and Windows treat {alike[0]}.csv and {name}.csv as the same file"
             sentences.append(
                 f'the results "{name}" are in tables/{file}.csv and tables/{file}.parquet, because {reason}'
             )
@@ -125,7 +125,7 @@ class CollectedResults:
 
 
 def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
-    """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
+    """Answer the questions of a recipe, or reuse the answers kept by an unfinished report in the same folder.
 
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
     something does; and OutputError and InterruptedTrainingError at once.
@@ -211,7 +211,7 @@ def _load_kept(path: Path) -> ResultsAnswer | None:
     except (OSError, ValueError, KeyError):
         return None
     rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
-    log.info("%s: kept from the report that was interrupted", path.stem)
+    log.info("%s: kept from the interrupted report", path.stem)
     return ResultsAnswer(rows, origins)
 
 
@@ -313,7 +313,7 @@ class ReportContent:
 def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Workplace) -> ReportFigure:
     """The figure of a block.
 
-    Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
+    Raises what reading a model raises, and DataError or UsageError if the results do not fit the figure.
     """
     score = SCORES[block.score].label if block.score in SCORES else block.score
     label = block.spec.describe(score, published=block.published)

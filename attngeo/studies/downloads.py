@@ -91,6 +91,6 @@ def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
             for part in answer.iter_bytes():
                 file.write(part)
                 if file.tell() > most_bytes:
-                    raise DataError(f"{address} has more than {most_bytes:,} bytes, expected at most that; {advice}")
+                    raise DataError(f"{address} has more than the limit of {most_bytes:,} bytes; {advice}")
     except httpx.HTTPError as error:
         raise DataUnavailableError(f"{address} cannot be read ({first_line(error)}); {advice}") from None

@@ -76,9 +76,9 @@ class LabelOptions(Options):
 def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> dict[str, str]:
     """The label of each of these models that has one. Raises UsageError.
 
-    What the checkpoints of a training have in common labels all of them that are there: org/name=BERT makes BERT@step10
-    of org/name@step10, and runs/a=A makes A/checkpoint-10 of runs/a/checkpoint-10; see `split_step`. A ./ at the start
-    of a path, and a slash at its end, make no difference.
+    A label for the common part of a training's checkpoint names labels all its checkpoints: org/name=BERT makes
+    BERT@step10 of org/name@step10, and runs/a=A makes A/checkpoint-10 of runs/a/checkpoint-10; see `split_step`. A ./
+    at the start of a path, and a slash at its end, make no difference.
 
     Raises:
         UsageError: a label is for none of the models, or two models would have one name.

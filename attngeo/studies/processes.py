@@ -112,8 +112,8 @@ def run_in_processes(
                 for task in list(started.values() or left.values()):
                     del left[task.number]
                     failure = StudyError(
-                        "its process was killed, or ended with one that was, perhaps because memory ran "
-                        "out; repeat the command with fewer processes",
+                        "its process was killed, or ended because another was killed, perhaps because "
+                        "memory ran out; repeat the command with fewer processes",
                         subject=task.name,
                     )
                     yield RunOutcome(task.number, task.name, failure=failure)

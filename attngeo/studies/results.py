@@ -231,7 +231,7 @@ def _read(path: Path, form: ResultForm) -> Kept | None:
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text, path):
             raise ValueError("it has changed since it was written")
         if form.is_sound is not None and not all(map(form.is_sound, rows)):
-            raise ValueError("a row has other values than such rows have")
+            raise ValueError("a row has an invalid value")
         return Kept(rows, about)
     except FileNotFoundError:
         return None
@@ -259,11 +259,11 @@ def _require_form(schema: Any, about: Any, form: ResultForm) -> None:
     if missing or len({*schema.names}) < len(schema.names):
         raise ValueError(f"it has the columns {list_names(schema.names)}")
     if not isinstance(about, dict):
-        raise ValueError(f"it says {about!r:.60} about itself")
+        raise ValueError(f"its description is {about!r:.60}")
     for name in (*form.about, *ABOUT_TYPES):
         value = about.get(name)
         if not isinstance(value, ABOUT_TYPES.get(name, str)) and (name in form.about or name in about):
-            raise ValueError(f"it says {value!r:.60} of its {name}")
+            raise ValueError(f"its {name} is {value!r:.60}")
 
 
 def _hash(rows: list[dict[str, Any]], about: str, path: Path) -> str:
@@ -294,7 +294,7 @@ class Entry:
 
 
 def list_entries() -> list[Entry]:
-    """All results that are kept, the latest first."""
+    """All kept results, the latest first."""
     entries = [entry for path in _paths() if KEPT.fullmatch(path.name) and (entry := _describe(path)) is not None]
     return sorted(entries, key=lambda entry: entry.modified, reverse=True)
 
@@ -315,7 +315,7 @@ def remove(entries: Iterable[Entry]) -> None:
             left.append(path)
     if left:
         more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
-        raise OutputError(f"{left[0]}{more} cannot be removed; check the rights of the folder")
+        raise OutputError(f"{left[0]}{more} cannot be removed; check the permissions of the folder")
 
 
 def _paths() -> Iterator[Path]:

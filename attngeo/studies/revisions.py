@@ -59,14 +59,13 @@ class RevisionOptions(Options):
 
 
 def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions, session: Session = Session()) -> None:
-    """Refuse revisions of one repository whose files of weights are equal, unless the options allow them.
+    """Refuse revisions of one repository with equal weight files, unless the options allow them.
 
-    Revisions that have some of their files in common, and not all, are named in a warning.
-
-    Files are equal if the Hub states one SHA-256 for them, or one hash of git for small ones. Only those count that
-    would be read: of several formats the preferred one, and all shards that an index names. The Hub is asked once for
-    each revision; a config.json or an index is read once for all revisions that share it. Offline, hashes are those of
-    the cache. A revision that cannot be listed is not compared: what is wrong is said when it is read.
+    A warning names revisions that share only some of their weight files. Files are equal if the Hub states the same
+    SHA-256 for them or, for small files, the same git hash. Only the files to be read count: the preferred format, and
+    all shards that an index names. The Hub is asked once for each revision; a config.json or an index is read once for
+    all revisions that share it. Offline, hashes come from the cache. A revision that cannot be listed is not compared;
+    the error is reported when it is read.
 
     Args:
         models: references, and models in memory, which are not compared, as folders are not.
@@ -83,8 +82,8 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
     for refs in groups_of_refs:
         if len(refs) > MOST_REVISIONS:
             raise UsageError(
-                f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
-                "for the files of each one first; give fewer, or $allow_repeats, which skips this",
+                f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub must first "
+                "list the files of each; give fewer, or $allow_repeats, which skips this",
                 "allow_repeats",
                 subject=refs[0].name,
             )

@@ -42,8 +42,8 @@ class _Parts(NamedTuple):
 def split_step(name: str) -> TrainingStep:
     """The model and the step that the name of a checkpoint states.
 
-    Of `org/name@revision`, the revision states the step. In other names, the last word for a step does, and what
-    follows it up to the next slash is left out of the model. The words are step, checkpoint, ckpt, iter and iteration.
+    In `org/name@revision`, the revision states the step. In other names, the last word for a step does, and the model
+    leaves out the text after it up to the next slash. The words are step, checkpoint, ckpt, iter and iteration.
 
     >>> split_step("org/name@stage1-step1000-tokens4B")
     TrainingStep(model='org/name', step=1000)

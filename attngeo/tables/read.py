@@ -142,7 +142,7 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
 
 
 def find_text_problem(head: bytes, separator: str = ",") -> str:
-    """Why a text file is no table with this separator, and what to do; empty if its beginning shows no reason."""
+    """Why a text file is not a table with this separator, and what to do; empty if its beginning shows no reason."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
         return "it is UTF-16 or not text; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
     text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
@@ -155,7 +155,7 @@ def find_text_problem(head: bytes, separator: str = ",") -> str:
     for other, name in PARTED_BY.items():
         if other != separator and other in names[0]:
             return (
-                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with those, for "
+                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with these, for "
                 f"example with pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
             )
     return ""
@@ -214,7 +214,7 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
-    """The rows with these values in these columns; of a list of values, any. Raises UsageError if there is no row."""
+    """The rows with these values in these columns; a list matches any of its values. Raises UsageError for no row."""
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(explain_unknown_column(column, list(rows.columns)), subject=name)
@@ -232,7 +232,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
 def _match_values(values: pd.Series, wanted: str) -> pd.Series:
     """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
     matches = values.map(str) == wanted
-    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator
+    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python reads as a digit separator
         return matches
     try:
         number = float(wanted)
@@ -266,7 +266,7 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
 
 
 def require_frame(frame: object, what: str, made_by: str) -> None:
-    """Raise UsageError if a table is no DataFrame.
+    """Raise UsageError if a table is not a DataFrame.
 
     Args:
         frame: the table.
