@@ -84,9 +84,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def build_page(figure: Figure) -> str:
-    """An HTML page of one figure, with plotly.js in it. In a window with less room than its texts need, it scrolls.
+    """An HTML page of one figure, with plotly.js in it.
 
-    A white figure is dark if the browser prefers dark pages. One with a background of its own stays as it is.
+    It scrolls in a window too small for its texts. A white figure is dark if the browser prefers dark pages; a figure
+    with another background stays unchanged.
     """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)

@@ -78,7 +78,7 @@ def split_panels(rows: pd.DataFrame) -> list[Panel]:
 
 
 def compose_title(rows: pd.DataFrame, shown: str) -> str:
-    """A title: what is shown, after the model's name if there is only one."""
+    """A title: the subject of the figure, after the model's name if there is only one model."""
     models = rows["model"].unique()
     return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 

@@ -34,7 +34,7 @@ def _knows(question: Question, expression: str, refused: Checkable) -> bool:
 
 
 def join_checks() -> Checkable:
-    """What conditions may say of a table that is not read yet: all that they may say of the table of any question."""
+    """The checks allowed on a table that is not read yet: all checks on the table of any question."""
     known = [checks for question in QUESTIONS.values() if (checks := question.find_checks()) is not None]
     numbers = [column for checks in known for column in checks.numbers]
     units = [unit for checks in known for unit in checks.units]
@@ -55,7 +55,7 @@ def list_numbers() -> list[str]:
 
 
 def find_checks(columns: Iterable[str]) -> Checkable:
-    """What conditions may say of a table with these columns, which attngeo wrote for some question.
+    """The checks allowed on a table with these columns, which attngeo wrote for some question.
 
     That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
     """

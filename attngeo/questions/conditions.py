@@ -110,7 +110,7 @@ class Checkable:
         return (self.counted,) if self.counted in self.numbers else self.numbers
 
     def limit(self, columns: Collection[str]) -> Checkable:
-        """The same without the numbers that are none of these columns."""
+        """The same, limited to the numbers in these columns."""
         return replace(self, columns=tuple(name for name in self.numbers if name in columns))
 
     def describe(self) -> str:
@@ -125,7 +125,7 @@ class Checkable:
         )
 
     def split(self, rows: pd.DataFrame) -> list[Subject]:
-        """What the rows are about, model after model. Stacks are named with their circuits, see `name_circuits`.
+        """The subjects of the rows, model after model. Stacks are named with their circuits, see `name_circuits`.
 
         Raises DataError if a column is missing, or a layer or head has two rows.
         """
@@ -395,7 +395,7 @@ class Condition:
         """Evaluate the condition for each stack of each model.
 
         rows: a table of the kind that the condition is about. baseline: an earlier one, with its file in `attrs`. Each
-        stack is compared with that of the same name of the same model, see `match_baseline`.
+            stack is compared with the stack of the same name and model, see `match_baseline`.
 
         Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model, a stack, a
         layer or a head that the baseline lacks, and for a condition on a baseline without one.

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class NoteText(str):
-    """The text of several notes for a row of a table, which knows the notes that it is made of."""
+    """The text of several notes for a row of a table; it knows the notes it contains."""
 
     notes: tuple[str, ...]
 
@@ -75,7 +75,7 @@ class Making:
         """The rows of the parts already finished on the same device, by their number.
 
         count: number of all parts. what: the parts, in the plural. If the session wants fresh results, finished parts
-            are removed.
+        are removed.
         """
         if self.record is None:
             return {}

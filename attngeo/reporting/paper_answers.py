@@ -38,7 +38,7 @@ def check_all(options: TheoryOptions, workplace: Workplace, *, statements: State
 
 
 def simulate(options: SimulateOptions, workplace: Workplace) -> ResultsAnswer:
-    """Scores of methods on simulated tables, whose test rows have another distribution."""
+    """Scores of methods on simulated tables, whose test rows come from a shifted distribution."""
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
     return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), workplace)))

@@ -78,7 +78,7 @@ class Request(Table):
 
     @property
     def question(self) -> Question:
-        """What is asked."""
+        """The question that is asked."""
         return QUESTIONS[self.command]
 
     @property
@@ -88,7 +88,7 @@ class Request(Table):
 
     @property
     def checks(self) -> Checkable | None:
-        """What conditions may say of its table; None if they say nothing of such tables."""
+        """The checks that conditions allow on its table; None if there are no conditions for such tables."""
         if self.columns is None:
             return join_checks()
         checks: Checkable | None = self.question.find_checks()
@@ -96,7 +96,7 @@ class Request(Table):
 
     @property
     def checked_names(self) -> list[str]:
-        """The models that checks are about: of models that are compared with the first one, the others."""
+        """The models that checks are about; in a comparison with the first model, the others."""
         checks = self.checks
         is_of_others = checks is not None and checks.about[0] != "model"
         return self.model_names[is_of_others:]
@@ -120,7 +120,7 @@ class Request(Table):
 
     @property
     def subjects(self) -> dict[str, Any]:
-        """What is asked beside the options, by name."""
+        """The subjects of the question, by name."""
         return {name: value for name, value in self if name not in (*Request.model_fields, MODELS_FILE)}
 
 
@@ -176,7 +176,7 @@ class FigureBlock(PlotOptions):
 
     @property
     def shown(self) -> PlotOptions:
-        """What is shown of the results."""
+        """The part of the results that is shown."""
         return PlotOptions(**{name: value for name, value in self.given.items() if name in PlotOptions.model_fields})
 
 
@@ -356,7 +356,7 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
 
 
 def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
-    """A location as messages write it: tables of a list by their name or title, else counted from 1.
+    """A location as messages write it: tables in a list by their name or title, or counted from 1.
 
     >>> name_location(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
     'section "Layers".figures[2].kind'

@@ -374,7 +374,7 @@ def _select_rows(block: FigureBlock, collected: CollectedResults) -> pd.DataFram
 def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
     """The table of a block. Raises DataError, and UsageError for a column or a value that the results lack.
 
-    taken: the tables so far, by the names of their files; the new one is added under a name of its own.
+    taken: the tables so far, by the names of their files; the new table is added under a unique name.
     """
     rows = collected.find(block.of)
     view = find_view(block.show, rows.columns) or VIEWS[block.show][0]  # which says what a file lacks
@@ -399,7 +399,7 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """A table of scores whose first columns say of what a row is, then its changes and scores; others as they are."""
+    """A table of scores with the columns that identify a row first, then changes and scores; other tables unchanged."""
     scores = [column for column in rows if str(column).startswith(score_names())]
     if "model" not in rows or not scores:
         return rows
@@ -410,9 +410,10 @@ def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list[Outcome]:
-    """The outcome of a check for every stack of its models. A model that is missing fails, and so do empty results.
+    """The outcome of a check for every stack of its models.
 
-    Raises UsageError if the results lack a column of the condition, and DataError for a file of another kind.
+    A missing model fails, and so do empty results. Raises UsageError if the results lack a column of the condition, and
+    DataError for a file of another kind.
     """
     request = collected.requests.get(check.of) or recipe.find_request(check.of)
     assert request is not None  # as the recipe was checked

@@ -76,7 +76,7 @@ class ScoreOptions(ReadingOptions, ScoringOptions):
     """Options of `score`. Raises UsageError for an invalid choice or a value outside its limits."""
 
     def readings(self) -> tuple[ModelReading]:
-        """What is read of the model."""
+        """The parts of the model that are read."""
         return (ModelReading(self, PARTS_OF[self.circuit], self.adapter_only),)
 
     def _check(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of scores, in their order: those of the frame that `score` returns for these options.
+    """The columns of the table that `score` returns for these options, in order.
 
     Args:
         scores: optional scores, as for `score`: names, "trace_z,stable_rank" or "all".

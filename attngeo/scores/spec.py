@@ -57,8 +57,8 @@ class ScoreSpec:
         label: its name in figures and tables.
         low: the lower end of its range; −∞ if it has none.
         high: the upper end of its range; ∞ if it has none.
-        negative: what the lower end means, as the end of the sentence "the form is …".
-        positive: what the upper end means, as the end of the sentence "the form is …".
+        negative: meaning of the lower end, to complete the sentence "the form is …".
+        positive: meaning of the upper end, to complete the sentence "the form is …".
         compute: the score of each head of a form, [heads], NaN if it is undefined; called with its statistics and the
             ScoreOptions.
         chance: the score of random forms, for a d_model; None if it depends on more than that.

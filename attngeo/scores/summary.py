@@ -116,8 +116,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns `summary_columns(scores)` for the scores that `rows` have. `layers` and `heads` count the rows that
-        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise. Its `attrs` are taken
-        from `rows` and say how they were made.
+        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise. Its `attrs` say how
+        `rows` were made, if the `attrs` of `rows` do.
 
     Raises:
         DataError: `rows` lacks a column, or has a layer or head twice.

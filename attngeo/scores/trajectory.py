@@ -23,7 +23,7 @@ Over = Literal["layers", "heads"]
 
 
 def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the checkpoints of trainings, with a column `step`, and with models without their steps.
+    """Rows of training checkpoints, with a column `step`, and with the steps removed from the model names.
 
     Rows of a model whose name states no step, such as org/name@main, are left out.
 

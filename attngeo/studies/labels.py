@@ -151,7 +151,7 @@ def list_named(*tables: pd.DataFrame) -> list[str]:
 
 
 def name_models(rows: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
-    """A table whose models have their labels, as `resolve_labels` gives them; others stay as they are."""
+    """A table with labels in place of its models, as from `resolve_labels`; models without a label stay."""
     if not labels:
         return rows
     columns = {column: rows[column].map(lambda name: labels.get(name, name)) for column in NAMING if column in rows}

@@ -183,9 +183,10 @@ def prepare_process(parent: int) -> None:
 
 
 def interrupt_processes() -> None:
-    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it.
+    """Send Ctrl-C to the processes that this one started for a study.
 
-    Windows lets no process send it to another one, and sends that of a terminal to all processes there itself.
+    Processes between two runs ignore it. On Windows, no process can send it to another one, but a terminal sends it to
+    all its processes.
     """
     if psutil.WINDOWS:
         return

@@ -1,4 +1,4 @@
-"""The result store: results that are kept on this machine, so that nothing is computed twice.
+"""Kept results: results on this machine's disk, so that nothing is computed twice.
 
 A result is a Parquet file under a key, the hash of all that it depends on. While it is computed, its finished parts
 are kept in a folder beside it. Each file is written whole or not at all, and equal keys have equal contents, so that
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
 
 
 class ResultForm(NamedTuple):
-    """The form of the rows of one kind of results, and of what is said about them. A file of another form is damaged.
+    """The form of the rows of one kind of results, and of their description. A file of another form is damaged.
 
     Columns that are not listed hold numbers, or yes and no.
 
@@ -116,7 +116,7 @@ def locate_record(
     """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
     Args:
-        kind: kind of the result, a folder of the store.
+        kind: kind of the result, a folder in the cache folder.
         depends_on: names, texts and numbers that the result depends on.
         is_current: whether they still hold when a part is finished; if not, nothing is kept.
         about: kept with each part and with the result, beside what is said about them.
@@ -135,7 +135,7 @@ def locate_record(
 
 @dataclass(eq=False)
 class ResultRecord:
-    """The place of one result in the store. A file that cannot be read, or that has changed, counts as missing.
+    """The place of one kept result. A file that cannot be read, or that has changed, counts as missing.
 
     If its folder cannot be written, a warning is logged and nothing is kept.
 
@@ -166,7 +166,7 @@ class ResultRecord:
         return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-        """Keep the result, in place of one that is there, and forget its parts."""
+        """Keep the result, replacing an earlier one, and forget its parts."""
         self._write(self.file, rows, about)
         if not self.is_broken:
             self.forget_parts()

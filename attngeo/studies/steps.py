@@ -17,7 +17,7 @@ THOUSAND = 1000
 
 
 class TrainingStep(NamedTuple):
-    """A checkpoint of a training. model: what all its checkpoints have in common. step: None if the name has none."""
+    """A checkpoint of a training. model: the name that all its checkpoints share. step: None if the name has none."""
 
     model: str
     step: int | None
@@ -55,7 +55,7 @@ def split_step(name: str) -> TrainingStep:
 
 
 def rename_training(name: str, model: str) -> str:
-    """The name of a checkpoint with another model in place of what all checkpoints of its training have in common.
+    """The name of a checkpoint with another model in place of the part that all its training's checkpoints share.
 
     >>> rename_training("org/name@step1000", "BERT"), rename_training("runs/a/checkpoint-500", "BERT")
     ('BERT@step1000', 'BERT/checkpoint-500')

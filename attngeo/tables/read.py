@@ -251,7 +251,7 @@ def list_values(wanted: object) -> list[str]:
 
 
 def explain_unknown_column(column: str, known: Collection[str]) -> str:
-    """The part of an error that names a column that does not exist, and the nearest of those that do.
+    """The part of an error that names an unknown column, and the nearest known ones.
 
     >>> explain_unknown_column("layr", ["layer", "head"])
     "unknown column 'layr'; did you mean layer?"
@@ -280,7 +280,7 @@ def require_frame(frame: object, what: str, made_by: str) -> None:
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages.
 
-    Raises UsageError if it is no DataFrame.
+    Raises UsageError if it is not a DataFrame.
     """
     require_frame(frame, what, made_by)
     missing = [column for column in columns if column not in frame]
@@ -297,8 +297,8 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
 def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
 
-    Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
-    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
+    Raises OSError if the file cannot be read, or is not a regular file; ValueError if it is not a Parquet file, has
+    columns of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
     NotEnoughMemoryError if it does not fit.
     """
     from attngeo.tables import parquet
