@@ -389,7 +389,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if len(layers) == 1:
         details = f"layer {layers[0]}, {details}"
     if "lag" in rows and rows["lag"].nunique() > 1:
-        details += "; summed over times"
+        details += "; earlier times included"
     return finish_figure(figure, f"attention of {escape_name(masked)} (masked) to other places", details, top=100)
 
 

@@ -387,7 +387,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
     names: set[str] = set()
     for i, request in enumerate(recipe.results):
         if request.name in names:
-            yield ("results", i, "name"), f"{request.name!r} is used twice, expected names that differ"
+            yield ("results", i, "name"), f"{request.name!r} is used twice, expected a different name for each"
         names.add(request.name)
         if request.question.is_of_models and not request.model_names and request.listed_in is None:
             yield ("results", i, "models"), f"is missing, expected models, or {MODELS_FILE}"

@@ -70,7 +70,7 @@ def fetch(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise OutputError(f"{path.parent} cannot be made ({reason}); name another folder in {VARIABLE}") from None
+        raise OutputError(f"{path.parent} cannot be created ({reason}); set {VARIABLE} to another folder") from None
     with atomic_write(path) as partial:
         _download(address, partial, advice, most_bytes)
         return read(partial)

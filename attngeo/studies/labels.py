@@ -114,7 +114,7 @@ def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> d
     if repeated is not None:
         same = [model for model in models if resolved.get(model, model) == repeated]
         raise UsageError(
-            f"$label: {same[0]:.60} and {same[1]:.60} would both be {repeated!r:.60}, expected names that differ",
+            f"$label: {same[0]:.60} and {same[1]:.60} would both be {repeated!r:.60}, expected different names",
             "label",
         )
     return resolved

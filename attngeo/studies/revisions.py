@@ -153,7 +153,7 @@ def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
                 pairs[first, revision].append(file)
     for (first, revision), files in [*pairs.items()][:MOST_GROUPS]:
         log.warning(
-            "%s: %d of the %d weight files of %s are those of %s (%s); one of them may not be what its name says",
+            "%s: %d of the %d weight files of %s equal those of %s (%s); one revision may have the wrong weights",
             name, len(files), len(weights[revision]), revision, first, list_names(files),
         )  # fmt: skip
     if len(pairs) > MOST_GROUPS:

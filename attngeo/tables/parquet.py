@@ -335,7 +335,7 @@ def make_frame(table: Any, **options: Any) -> pd.DataFrame:
     names = [*map(str, frame.columns), *(str(name) for name in frame.index.names if name is not None)]
     unknown = [name for name in names if name not in table.column_names]
     if unknown:
-        raise ValueError(f"it lists column {unknown[0]!r:.60}, and holds {list_names(table.column_names)}")
+        raise ValueError(f"it lists column {unknown[0]!r:.60}, but holds {list_names(table.column_names)}")
     if len({*names}) < len(names):
         raise ValueError(f"it lists a column twice, among {list_names(names)}")
     return frame
