@@ -423,7 +423,7 @@ class Condition:
                 notes.append(quantity.describe_missing(measured, self.table))
                 lacks_layers |= quantity.lacks_layers(measured, self.table)
             if name != model:
-                notes.append(f"the baseline has the scores of {name}")
+                notes.append(f"baseline model: {name}")
             if self.needs_baseline:
                 notes.append(_compare_notes(members, earlier_rows[name, stack]))
             note = "; ".join(dict.fromkeys(filter(None, notes)))

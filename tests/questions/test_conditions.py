@@ -187,7 +187,7 @@ def test_the_only_model_is_compared_with_the_only_one_of_the_baseline() -> None:
     rows = attngeo.score("demo:encoder")
     baseline = rows.assign(model="./run-1", symmetry=rows["symmetry"] - 0.1)
     (outcome,) = MOVED.outcomes(rows, baseline)
-    assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "the baseline has the scores of ./run-1")
+    assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "baseline model: ./run-1")
     (same,) = Condition("symmetry.median < 0", SCORED).outcomes(rows, baseline)
     assert same.note == ""
     with refuses(UsageError, "stack", "encoder", "demo:encoder", "other"):
