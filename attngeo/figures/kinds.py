@@ -180,7 +180,7 @@ class FigureSpec:
         columns: columns that rows must have, besides the score's own; none if it is drawn from a model.
         options: fields of PlotOptions that it uses, besides `COMMON`.
         draws_loss: whether `score` may be "loss".
-        most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
+        most_models: with more models than this, a report draws each on its own, with a menu; None draws all together.
         beside: columns of the published models that are drawn beside the rows; `where` selects these models by them.
     """
 
@@ -268,7 +268,7 @@ class FigureSpec:
         return where, beside
 
     def check_given(self, names: Collection[str]) -> None:
-        """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
+        """Raise UsageError if an option that the user gave has no effect on this kind."""
         for name in names:
             if name not in self.all_options:
                 raise UsageError(

@@ -48,7 +48,7 @@ BROWSERS = ("chrom", "choreographer")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
+    """Write a figure to a .html page, a plotly .json file, or a .png, .svg or .pdf image.
 
     An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 pixels are an inch: a .svg
     image has exactly that size, and a .pdf page, with embedded fonts, to 1/100 inch. A .png image has twice as many
@@ -134,7 +134,7 @@ def _state_density(content: bytes) -> bytes:
 
 
 def save_images(figures: Mapping[Path, Figure]) -> None:
-    """Write several images by one browser, which is faster than `save_figure` for each. figures: by their paths.
+    """Write several images with one browser, which is faster than `save_figure` for each. figures: by their paths.
 
     Raises:
         OutputError: Chromium is missing, or an image cannot be drawn.

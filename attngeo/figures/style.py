@@ -60,7 +60,7 @@ class Panel(NamedTuple):
 
 
 def split_panels(rows: pd.DataFrame) -> list[Panel]:
-    """Every stack of every model, in the order of the rows; its name has the model, the stack, or both."""
+    """Every stack of every model, in the order of the rows; names contain the model, the stack, or both."""
     groups = list(rows.groupby(["model", "stack"], sort=False))
     models = rows["model"].nunique()
     panels = []

@@ -74,7 +74,7 @@ class _Line(NamedTuple):
 
 
 def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """Each score against the training step, in a panel of its own: the median over layers in a band of quartiles.
+    """Each score against the training step, in its own panel: the median over layers in a band of quartiles.
 
     The axis of steps is logarithmic; step 0 is at its left end. Grey is the chance band: two standard deviations of one
     random form around the mean. A ring marks the step from which the median stays outside the band, on one side; see
@@ -150,7 +150,7 @@ def _describe(rows: pd.DataFrame, chosen: pd.DataFrame, departures: pd.DataFrame
 
 
 def place_steps(steps: Iterable[int]) -> dict[int, float]:
-    """The place of each step on a logarithmic axis: the step itself, but for 0, which is left of all others.
+    """The place of each step on a logarithmic axis: the step itself, except 0, which is left of all others.
 
     >>> place_steps([100, 0, 1, 10_000])
     {0: 0.398..., 1: 1.0, 100: 100.0, 10000: 10000.0}

@@ -42,7 +42,7 @@ def compositions(writers: Tensor, readers: Tensor) -> Tensor:
         readers: what heads read, as `fold` returns it, [others, any, n].
 
     Returns:
-        [heads, others]; NaN if one of the two has no form.
+        [heads, others]; NaN if either form is zero or not finite.
     """
     heads, rank, _ = writers.shape
     others, other_rank, _ = readers.shape

@@ -135,7 +135,7 @@ def take(x: Tensor, indices: Sequence[int]) -> Tensor:
 def layer_form(form: Form) -> Form:
     """The sum over all heads as a form of one head, of rank K·rank for K right factors.
 
-    What meets one right factor is summed first, so that the rank is that of the right factors.
+    Left factors that share a right factor are summed first, so the rank follows from the right factors.
     """
     key_heads = torch.tensor(form.key_heads, device=form.left.device)
     left = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)

@@ -82,7 +82,7 @@ def rotary_kernel(statistics: PairStatistics, frequencies: Tensor, offsets: Sequ
     """κ(Δ) of each head at some offsets Δ, [heads, offsets].
 
     Args:
-        statistics: of pairs that turn by these frequencies.
+        statistics: of the pairs that rotate by these frequencies.
         frequencies: in radians per position, negative for a rotation the other way, [pairs].
         offsets: position of the query minus that of the key.
     """

@@ -12,7 +12,7 @@ from attngeo.questions.table import QUESTIONS
 
 
 def parse_condition(expression: str, checks: Checkable) -> Condition:
-    """A condition on a table. Raises UsageError, which names the other questions whose tables have what it names."""
+    """A condition on a table. Raises UsageError, which names other questions whose tables have its columns."""
     try:
         return Condition(expression, checks)
     except UsageError as error:
@@ -57,7 +57,8 @@ def list_numbers() -> list[str]:
 def find_checks(columns: Iterable[str]) -> Checkable:
     """The checks allowed on a table with these columns, which attngeo wrote for some question.
 
-    That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
+    The question is the one whose table has most of the columns and the fewest others. Raises DataError if there is
+    none.
     """
     given = {*columns}
     nearest: Checkable | None = None

@@ -57,7 +57,7 @@ FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
 class Subject(NamedTuple):
-    """One thing that is checked: a model and its stack, or what other columns tell rows apart by.
+    """One subject of a check: a model and its stack, or the values of other columns that tell rows apart.
 
     Attributes:
         model: name of the model, or the value of the first column that tells rows apart.
@@ -175,7 +175,7 @@ class Quantity(NamedTuple):
         column: name of the column, or of what is counted.
         statistic: "median", "mean", …; "" for a count.
         over: unit of the rows, such as "layers" or "heads"; "" if the name does not say it, which means layers.
-        of_baseline: whether the value is that of the baseline.
+        of_baseline: whether the value comes from the baseline.
     """
 
     column: str

@@ -45,7 +45,8 @@ class Making:
     """A result in the making.
 
     Attributes:
-        about: what is said about it, for reports and for the list of what is kept. What makes the rows adds to it.
+        about: its description, for reports and for the list of kept results. The function that makes the rows adds to
+            it.
         session: how it is made.
         record: keeps it; None if nothing is kept.
     """
@@ -58,7 +59,7 @@ class Making:
     def begin(
         cls, attentions: list[Attention], options: Options, session: Session, record: ResultRecord | None
     ) -> Making:
-        """A result about models that are open. Nothing is kept of an adapter: its base may change unnoticed."""
+        """A result about opened models. Results about an adapter are not kept: its base may change unnoticed."""
         first, *others = attentions
         about: dict[str, Any] = {
             **software(), **machine(), "model": first.ref, "revision": first.store.revision,

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """A question. A field that is no text for people is a value, or the name "module:name" of one.
+    """A question. Each field that is not a readable text is a value, or the name "module:name" of one.
 
     Attributes:
         name: as recipes have it.
         options: its options class.
         columns: of its table, or a function of some of the options that lists them; None if they are known only when
             it is read.
-        checks: what conditions may say of its table, a `Checkable`; None if that is known only when it is read.
+        checks: the checks that conditions allow on its table, a `Checkable`; None if they are known only when it is
+            read.
         title: of its table.
         rows: of a question about models, the function that makes the rows. It is called as rows(*attentions, options,
             making) with each model opened as the options say (`readings`), and yields lists of rows.

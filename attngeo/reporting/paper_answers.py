@@ -33,7 +33,7 @@ class EfaTable(RunOptions):
 
 
 def check_all(options: TheoryOptions, workplace: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
-    """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
+    """Whether statements of the papers hold. statements: their names, as in the command; by default all."""
     return ResultsAnswer.of(check_statements(statements, options=options, progress=workplace.session.progress))
 
 

@@ -165,7 +165,7 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
 
 
 def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]:
-    """The labels of the models of a recipe, also of those that failed. Raises UsageError, which names the file."""
+    """The labels of a recipe's models, including failed ones. Raises UsageError, which names the file."""
     recipe = file.recipe
     models = [*list_named(*collected.rows.values())]
     for request in recipe.results:

@@ -192,7 +192,7 @@ SPREADS = ("column_spread", "row_spread")
 
 
 def score_names(chosen: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of the scores that are always computed, and of the optional ones that are chosen, as in the table."""
+    """The names of the scores that are always computed, and of the chosen optional ones, in the order of the table."""
     return tuple(name for name, spec in SCORES.items() if not spec.is_optional or name in chosen)
 
 

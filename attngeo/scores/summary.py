@@ -26,7 +26,7 @@ SETTLED = 0.1
 def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
     """The names of the statistics of scores over layers, then over heads.
 
-    quantiles: keys of `QUANTILES`. scores: by default those that are no optional ones.
+    quantiles: keys of `QUANTILES`. scores: by default all but the optional ones.
 
     >>> statistics(["median"])[0]
     'symmetry_median'

@@ -104,7 +104,7 @@ def scores_with_chance(rows: pd.DataFrame) -> Iterator[ScoreSpec]:
 
 
 def standardize(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
-    """Rows with a column `z`: how many standard deviations a score, which has a chance level, is above its mean."""
+    """Rows with a column `z`: a score with a chance level, in standard deviations above chance."""
     scores = rows[spec.name].astype("float64")
     return rows.assign(z=[spec.z(score, int(width)) for score, width in zip(scores, rows["d_model"], strict=True)])
 

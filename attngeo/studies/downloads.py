@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 
 @contextmanager
 def downloads_folder() -> Iterator[Path]:
-    """The folder of downloads in the cache; or, if nothing is to be kept, one that is removed after the block."""
+    """The folder of downloads in the cache folder or, if nothing is kept, a folder that is removed after the block."""
     cache = cache_folder()
     if cache is not None:
         yield cache / "downloads"
@@ -44,8 +44,8 @@ def fetch(
     Args:
         address: address of the file.
         path: path of the kept file.
-        read: reads the file, and raises DataError if it is another one; a kept file is then downloaded again, and a new
-            one is not kept.
+        read: reads the file, and raises DataError for a wrong file; a kept file is then downloaded again, and a new one
+            is not kept.
         what: name of the data set, for messages.
         advice: what to do if the data set cannot be reached, for messages.
         most_bytes: limit of the download.

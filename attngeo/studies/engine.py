@@ -62,7 +62,7 @@ def run_study(
     arrived: dict[int, RunOutcome[Result]] = {}
 
     def report_several() -> None:
-        """How many runs are finished, and which are in work: in their order, as many as there are processes."""
+        """The number of finished runs, and the runs in progress: in order, as many as there are processes."""
         working = [task.name for task in tasks if task.number not in arrived][:jobs]
         what = list_names(working) if options.cluster is None else f"on {options.cluster}"
         progress(Progress("study", what, len(arrived), len(tasks), "steps"))

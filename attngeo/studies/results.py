@@ -142,7 +142,7 @@ class ResultRecord:
     Attributes:
         file: file of the result.
         folder: folder of the finished parts, which is removed when the result is kept.
-        is_current: whether what the result was computed from is unchanged.
+        is_current: whether the inputs of the result are unchanged.
         about: what is computed, and how.
         form: form of the rows.
         is_broken: whether writing has failed, so that nothing more is kept.
@@ -160,7 +160,7 @@ class ResultRecord:
         return _read(self.file, self.form)
 
     def load_parts(self, count: int) -> dict[int, Kept]:
-        """Those of the parts with numbers below `count` that are finished."""
+        """The finished parts with numbers below `count`."""
         of_part = self.form._replace(about=[name for name in self.form.about if name != "made"])
         parts = {number: _read(self._part(number), of_part) for number in range(count)}
         return {number: kept for number, kept in parts.items() if kept is not None}

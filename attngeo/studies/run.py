@@ -124,7 +124,7 @@ def run_task(function: Function[Any, Any], task: StudyTask, session: Session, to
 
 @dataclass(frozen=True)
 class StudyEnvironment:
-    """The surroundings of a run, which another process takes over from this one.
+    """The environment of a run, which another process takes over from this one.
 
     Attributes:
         session: access to the Hub, kept results and progress.

@@ -329,7 +329,7 @@ def _require_values(rows: int, columns: int) -> None:
 
 
 def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:
-    """The rows and columns of an open CSV file, at most: short rows are filled, to as many cells as the first has."""
+    """The most rows and columns of an open CSV file: short rows are filled to the length of the first one."""
     columns = source.readline().count(separator.encode()) + 1
     rows = 0
     last = b""

@@ -213,7 +213,7 @@ def _join_latex(cells: Sequence[str]) -> str:
 
 
 def choose_form(name: str, values: pd.DataFrame) -> str:
-    """The format of the numbers of a column for people, or of some columns that are alike; name: of the first."""
+    """The readable format of the numbers of a column, or of several similar columns; name: of the first."""
     if values[values.columns[0]].dtype.kind in "iu":
         return ","
     if name.endswith("_z"):
