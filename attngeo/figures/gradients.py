@@ -53,7 +53,7 @@ class _Updates(NamedTuple):
 def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """A score of the updates against the layer: the median over heads in a band of quartiles; dotted lines show chance.
 
-    If the rows have it, a second panel shows the score of the change of W_qk in one step.
+    If the rows have it, a second panel shows the score of the change of W_qk by a step.
 
     Args:
         rows: rows of `attngeo gradients`: model, stack, layer, head, objective, and the score.
@@ -72,7 +72,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     panels = {"update ΔM": score}
     change = f"change_{score}"
     if change in heads and heads[change].notna().any():
-        panels[f"change of {FORM} in one step"] = change
+        panels[f"change of {FORM} by a step"] = change
     titles = list(panels) if len(panels) > 1 else None
     figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=titles)
     groups = _split_updates(heads)
