@@ -64,7 +64,7 @@ def plot(  # noqa: D417 - the keywords are those of a session
 ) -> Figure:
     """A figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
 
-    The rows from files and DataFrames come before the rows of models. Options that a kind does not use have no effect.
+    The rows from files and DataFrames come before the rows of models. A kind ignores options that it does not use.
 
     Args:
         kind: name of the kind.

@@ -1,4 +1,4 @@
-"""Revisions of one repository whose files of weights are equal. They are found before any weights are read.
+"""Revisions of one repository with equal weight files. They are found before any weights are read.
 
 Branches for the steps of a training may all serve the weights of its end: 86 of the 154 branches of
 EleutherAI/pythia-2.8b do. Their scores would be a trajectory that never moves. Others mix shards of two steps.
@@ -119,7 +119,7 @@ def _group_by_repository(models: Iterable[Model]) -> list[list[ModelRef]]:
 
 
 def _list_weights(refs: Sequence[ModelRef], session: Session) -> dict[str, Hashes]:
-    """Revision → the hash of each of its files of weights, for revisions that can be listed."""
+    """Revision → the hash of each of its weight files, for revisions that can be listed."""
     repositories = [find_repository(ref, session.hub) for ref in refs]
     listed: dict[str, Hashes] = {}
     paths: dict[str, Path] = {}
@@ -143,7 +143,7 @@ def _find_repeated(weights: Mapping[str, Hashes]) -> list[list[str]]:
 
 
 def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
-    """Warn of revisions that have some files of weights of another one, and others of their own."""
+    """Warn of revisions that share some weight files with another one."""
     first_of: dict[str, str] = {}
     pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
     for revision, hashes in weights.items():
@@ -179,7 +179,7 @@ def _list_hashes(repositories: Sequence[Repository], session: Session) -> list[H
 
 
 def _find_weights(repository: Repository, hashes: Hashes, paths: dict[str, Path]) -> list[str]:
-    """The files of weights that are read of a revision; empty if it has none, or if they are not known.
+    """The weight files that are read of a revision; empty if it has none, or if they are not known.
 
     paths: of small files in the cache, by their hashes.
     """
