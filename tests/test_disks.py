@@ -140,7 +140,7 @@ def test_results_whose_names_differ_in_case_have_files_of_their_own(
     assert page.count('href="tables/scores-2.csv"') == 1  # the data of the figure
     for told in (caplog.messages[0], page, (folder / "report.md").read_text("utf-8")):
         assert "tables/scores-2.csv and tables/scores-2.parquet, because" in told
-        assert "macOS and Windows take Scores.csv and scores.csv for one file" in told
+        assert "macOS and Windows treat Scores.csv and scores.csv as the same file" in told
         assert "tables/nul_.csv" in told
         assert "Windows cannot have files named nul" in told
     assert json.loads((folder / "provenance.json").read_text("utf-8"))["tables"] == sorted(tables)

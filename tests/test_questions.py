@@ -117,7 +117,7 @@ def test_a_question_that_is_added_is_asked_by_a_recipe_drawn_and_listed(
         ("wheels = 3", "wheel = 3", "did you mean wheels"),
         ('animals = ["bear", "duck"]', "", "animals: is missing"),
         ('"method", "accuracy"', '"method", "acuracy"', "did you mean accuracy"),
-        ('kind = "shift"', 'kind = "heatmap"', "lack what is shown, model"),
+        ('kind = "shift"', 'kind = "heatmap"', "do not have model"),
     ],
 )
 def test_its_recipe_is_checked_before_the_work(old: str, new: str, fact: str, tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ MOST_QUESTION_COUNTS = 2
 
 
 def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """Accuracy for all questions, each type and each category, with 95% intervals; a bar for each model.
+    """Accuracy on all questions, each type and each category, with 95% intervals; one bar per model.
 
-    If the rows are about several sets of questions, a model has a bar for each set.
+    If the rows have several sets of questions, a model has one bar per set.
 
     Args:
         rows: rows of `attngeo.analogy`, its table `scores`.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
         A figure of horizontal bars.
@@ -36,7 +36,9 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     """
     rows = rows[rows["accuracy"].notna()]
     if rows.empty:
-        raise DataError("no row has an accuracy: none of its questions is known; choose other rows by $where", "where")
+        raise DataError(
+            "no row has an accuracy: the models know none of the questions; choose other rows with $where", "where"
+        )
     several_sets = rows["questions"].nunique() > 1
     names: list[str] = []
     for level in LEVELS:
@@ -108,13 +110,13 @@ SPACE = 0.18
 
 
 def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """A panel for each error term: one point for each question, a colour and a symbol for each model.
+    """One panel per error term: one point per question, one colour and symbol per model.
 
-    Questions without a defined term are left out of its panel, and an empty panel says so.
+    A panel leaves out questions for which its term is undefined; an empty panel says so.
 
     Args:
         rows: rows of `attngeo analogy --explain`.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
         A figure of the cosine error against each error term.

@@ -29,18 +29,20 @@ FIRST_SHARE, LAST_SHARE = 0.0, 0.85
 
 
 def draw_change_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The change of every head as a map of layers × heads; one panel for each other model and stack. Missing is grey.
+    """The change of every head as a map of layers × heads; one panel per other model and stack.
+
+    Missing values are grey.
 
     Args:
         rows: rows of `attngeo compare --per-head`: model, other, stack, layer, head, change, cosine.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Raises:
         DataError: no head has a change.
     """
     heads = rows[rows["head"].notna()]
     if heads.empty:
-        raise DataError("the rows of heads are missing; write them with attngeo compare --per-head")
+        raise DataError("there are no rows for heads; write them with attngeo compare --per-head")
     _require_changes(heads)
     panels = _split_others(heads)
     figure, heights = stack_panels(panels)
@@ -68,13 +70,13 @@ def draw_change_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # n
 
 
 def draw_change_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The change of whole layers against the layer: a line for each other model and stack.
+    """The change of whole layers against the layer: one line per other model and stack.
 
-    Up to 12 lines have colours that are told apart; more have the colours of a scale, in the order of the rows.
+    Up to 12 lines have distinct colours; more lines take colours from a scale, in the order of the rows.
 
     Args:
         rows: rows of `attngeo compare`: model, other, stack, layer, head, change, cosine.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Raises:
         DataError: no layer has a change.
@@ -105,7 +107,7 @@ def draw_change_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
 def _require_changes(rows: pd.DataFrame) -> None:
     """Raise DataError if no row has a change."""
     if rows["change"].isna().all():
-        raise DataError("no row has a change, expected models of the same sizes; see the column note")
+        raise DataError("no row has a change, expected models of the same sizes; the column note says why")
 
 
 def _split_others(rows: pd.DataFrame) -> list[Panel]:

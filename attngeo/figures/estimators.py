@@ -41,15 +41,15 @@ COLOUR_BAR = {"lenmode": "pixels", "len": 260, "y": 1, "yanchor": "top"}
 
 
 def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The attention of each cell of a table's row, when it is masked, on all cells, as a map.
+    """The attention of each cell of a table row, when it is masked, to all cells, as a map.
 
     Args:
         rows: rows of `attngeo tabular predict --attention-output`: cell, on, head, attention, and optionally row and
             value.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
-        A figure of means over heads and rows. It shows the values of the cells if there is one row only.
+        A figure of means over heads and rows. If there is only one row, it shows the values of the cells.
     """
     means = rows.groupby(["cell", "on"], sort=False)["attention"].mean().unstack("on")
     means = means.loc[rows["cell"].unique(), rows["on"].unique()]
@@ -67,7 +67,7 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
         zmax=means.to_numpy().max(),
         colorbar={"title": "attention", "tickformat": SHARE},
         texttemplate="%{z:.1%}" if len(means) <= LARGEST_SQUARE else None,
-        hovertemplate="%{y}, masked, attends %{z:.1%} to %{x}<extra></extra>",
+        hovertemplate="%{y} (masked): %{z:.1%} of its attention on %{x}<extra></extra>",
     )
     figure = go.Figure(heatmap)
     figure.update_yaxes(autorange="reversed", title="masked cell", automargin=True)
@@ -77,16 +77,16 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
 
 
 def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The encodings of categories in two dimensions, with one colour and symbol for each column.
+    """The encodings of categories in two dimensions, with one colour and symbol per column.
 
-    Categories that are numbers are joined in their order.
+    A line joins categories that are numbers, in their order.
 
     Args:
         rows: rows of `tabulate_encodings`: column, value, x, y.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
-        A figure of one trace for each column.
+        A figure with one trace per column.
     """
     groups = list(rows.groupby("column", sort=False))
     colours = sample_colours(MODELS, len(groups), 0.1, 0.9)
@@ -120,30 +120,32 @@ MOST_SEQUENCES = 4
 
 
 def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The attention of each item of a sequence, when it is masked, on each item that it sees.
+    """The attention of each item of a sequence, when it is masked, to each item it sees.
 
     Args:
         rows: rows of `attngeo efa attention -o`: sequence, layer, position, attended_position, weight, and optionally
             part, lag, item and attended_item.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
-        A figure of means over heads, with a line of panels for each sequence and a column for each layer. Pairs that
-        are not seen are blank.
+        A figure of means over heads, with one row of panels per sequence and one column per layer. Unseen pairs are
+        blank.
 
     Raises:
         UsageError: there are more sequences than a figure has room for, or both parts of a model.
     """
     if "part" in rows and rows["part"].nunique() > 1:
         raise UsageError(
-            "attention of items and of values, expected one part; choose it by $where, part=items", "where"
+            "the rows have attention of items and of values, expected one part; choose one with $where, such as "
+            "part=items",
+            "where",
         )
     sequences = list(rows["sequence"].unique())
     layers = sorted(rows["layer"].unique())
     if len(sequences) > MOST_SEQUENCES:
         raise UsageError(
-            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one by $where, such as sequence="
-            f"{sequences[0]}",
+            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one with $where, "
+            f"such as sequence={sequences[0]}",
             "where",
         )
     maps: list[_ItemMap] = []
@@ -176,7 +178,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     figure.update_yaxes(title="masked item", col=1)
     largest = max(item_map.weights.max().max() for item_map in maps)
     figure.update_layout(coloraxis=_build_share_axis(largest, SHARE), height=total + between - BETWEEN + AROUND)
-    details = "a line: an item, masked; a column: what it attends to; blank: not seen; mean over heads"
+    details = "rows: masked items; columns: the items they attend to; blank: not seen; mean over heads"
     return finish_figure(figure, "attention between the items of a sequence", details, top=100)
 
 
@@ -210,7 +212,7 @@ def _build_item_map(sequence: Hashable, layer: Hashable, rows: pd.DataFrame) -> 
     columns = []
     for lag, position in weights.columns.to_frame().to_numpy():
         name = escape_name(items.get(position, position), NAME_LENGTH)
-        columns.append(f"{name}, {lag:g} before" if lag else name)
+        columns.append(f"{name}, {lag:g} earlier" if lag else name)
     return _ItemMap(sequence, layer, weights, lines, columns)
 
 
@@ -224,7 +226,7 @@ def _add_item_map(figure: go.Figure, item_map: _ItemMap, subplot: dict[str, int]
         hoverongaps=False,
         customdata=[[(line, column) for column in columns] for line in lines],
         texttemplate="%{z:.0%}" if has_numbers else None,
-        hovertemplate="%{customdata[0]}, masked, attends %{z:.1%} to %{customdata[1]}<extra></extra>",
+        hovertemplate="%{customdata[0]} (masked): %{z:.1%} of its attention on %{customdata[1]}<extra></extra>",
         **subplot,
     )
     # An item may occur twice, so that axes have numbers.
@@ -249,14 +251,14 @@ MOST_ROWS_NAMED = 80
 
 
 def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The query, key and value of each item in the first layer, as maps of items × numbers.
+    """The query, key and value of each item in the first layer, as maps of items × vector entries.
 
     Args:
         rows: rows of `attngeo.estimators.efa.tabulate_vectors`: item, vector, head, number, value.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
-        A figure with a line of panels for each head.
+        A figure with one row of panels per head.
 
     Raises:
         UsageError: the rows have no query, key or value.
@@ -264,7 +266,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     heads = sorted(rows["head"].unique())
     vectors = [name for name in VECTORS if name in set(rows["vector"])]
     if not vectors:
-        raise UsageError(f"no row has a vector that is one of: {', '.join(VECTORS)}")
+        raise UsageError(f"no row has one of the vectors {', '.join(VECTORS)}")
     items = list(dict.fromkeys(rows["item"]))
     total = len(heads) * (_limit_height(len(items) * VECTOR_HEIGHT) + BETWEEN) + AROUND
     figure = make_subplots(
@@ -303,7 +305,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     bar = {"title": "value", **COLOUR_BAR}
     colours = {"colorscale": SIGNED, "cmin": -reach, "cmax": reach, "colorbar": bar}
     figure.update_layout(coloraxis=colours, height=total)
-    details = "first layer; a line of panels for each head"
+    details = "first layer; one row of panels per head"
     return finish_figure(figure, "queries, keys and values of items", details, top=100)
 
 
@@ -314,14 +316,14 @@ MAP_HEIGHT, SMALLEST, LARGEST, STAR = 640, 4, 18, 15
 
 
 def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """Places at longitude and latitude; size and colour are the attention that one place, masked, pays to each.
+    """Places by longitude and latitude; size and colour show the attention of one masked place to each.
 
-    Coasts and borders are not drawn: plotly downloads them, and pages must open offline.
+    Coasts and borders are missing because plotly would download them, and pages must open offline.
 
     Args:
         rows: rows of `attngeo efa attention --places-output`: place, attended_place, latitude, longitude, layer,
             weight. The weights of earlier times are added.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
         A figure with a panel for each layer.
@@ -335,7 +337,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     # The largest points are drawn first, so that none is hidden.
     others = sums[sums["attended_place"] != masked].sort_values("weight", ascending=False)
     if others.empty:
-        raise DataError(f"no row has another place than {masked}, expected the places that it attends to")
+        raise DataError(f"no row has a place other than {masked}, expected the places it attends to")
     largest = others["weight"].max()
     shares = others["weight"] / (largest or 1)
     others = others.assign(size=(LARGEST * shares**0.5).clip(lower=SMALLEST))
@@ -374,7 +376,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             text=[f"<b>{name}</b>" for name in escape_names(itself["attended_place"], NAME_LENGTH)],
             textfont={"size": 11, "color": MARKED},
             marker={"size": STAR, "symbol": "star", "color": MARKED},
-            hovertemplate="%{text}, masked: %{customdata:.1%} to itself<extra></extra>",
+            hovertemplate="%{text} (masked): %{customdata:.1%} of its attention on itself<extra></extra>",
         )
     figure.update_xaxes(title="longitude", ticksuffix="°", zeroline=False)
     figure.update_yaxes(title="latitude", ticksuffix="°", zeroline=False)
@@ -387,8 +389,8 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if len(layers) == 1:
         details = f"layer {layers[0]}, {details}"
     if "lag" in rows and rows["lag"].nunique() > 1:
-        details += "; earlier times are added"
-    return finish_figure(figure, f"attention of {escape_name(masked)}, masked, on other places", details, top=100)
+        details += "; earlier times included"
+    return finish_figure(figure, f"attention of {escape_name(masked)} (masked) to other places", details, top=100)
 
 
 def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
@@ -401,7 +403,7 @@ def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
         listed = "; ".join(map(str, masked_places[:MOST_PLACES_LISTED]))
         more = " …" if len(masked_places) > MOST_PLACES_LISTED else ""
         raise UsageError(
-            f"{len(masked_places):,} masked places, expected one; choose it by $where, place=one of: {listed}{more}",
+            f"{len(masked_places):,} masked places, expected one; choose it with $where, place=one of: {listed}{more}",
             "where",
         )
     sums = rows.groupby(["layer", "attended_place", "latitude", "longitude"], sort=False)["weight"].sum()

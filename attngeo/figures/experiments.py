@@ -31,8 +31,8 @@ BETWEEN, AROUND, LEGEND_LINE = 90, 180, 30
 def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """Mean accuracy of each method against the correlation in training rows.
 
-    There is a panel for each number of causes and noise. If the rows have no correlation, the axis is the name of the
-    data.
+    There is one panel per number of causes and noise level. If the rows have no correlation, the axis shows the names
+    of the data sets.
 
     Args:
         rows: rows of `attngeo tabular simulate` or `auto-mpg`, one for each run: method, seed, accuracy.
@@ -74,7 +74,7 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         figure.update_xaxes(title="correlation in training rows", row=len(causes))
     figure.update_layout(height=max(PANEL_HEIGHT * len(causes), LEGEND_LINE * len(methods)) + AROUND)
     details = "mean ± 2 standard errors" + _explain_symbols(rows)
-    return finish_figure(figure, "accuracy on rows with another distribution", details, top=110)
+    return finish_figure(figure, "accuracy on rows from a shifted distribution", details, top=110)
 
 
 def _title_simulations(causes: Sequence[Any], noises: Sequence[Any]) -> list[str]:
@@ -173,7 +173,7 @@ OURS, FACTORS = "efa", "fm"
 NAMES = {OURS: "EFA", FACTORS: "factor model"}
 # Settings that are numbers, by the letter before the number. Errors over neighbours have a log scale.
 NEIGHBORS, SEQUENCES = "k", "N"
-TITLES = {NEIGHBORS: "neighbours of the factor model, k", SEQUENCES: "sequences that train, N (log scale)"}
+TITLES = {NEIGHBORS: "neighbours of the factor model, k", SEQUENCES: "training sequences, N (log scale)"}
 DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
 # From this ratio of errors on, ticks are powers of 10, not of 2.
 WIDE = 64
@@ -182,9 +182,9 @@ EDGE = 0.04
 
 
 def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """The test error of each model by direction and setting; a panel for each experiment and metric.
+    """The test error of each model by direction and setting; one panel per experiment and metric.
 
-    If a setting is a number of neighbours or of sequences, it is the axis, and the other models are lines across it.
+    If a setting is a number of neighbours or sequences, it is the axis, and the other models are lines across it.
 
     Args:
         rows: rows of `attngeo efa run`.
@@ -232,7 +232,7 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
     """
     errors = rows[rows["metric"].isin(list(METRICS)) & rows["value"].notna()]
     if errors.empty:
-        raise DataError(f"no row has a value of a metric that is one of: {', '.join(METRICS)}")
+        raise DataError(f"no row has a value of one of the metrics {', '.join(METRICS)}")
     setting = errors["setting"].astype(object).fillna("").map(str)
     counts = setting.str.extract(rf"^(?P<letter>[{''.join(TITLES)}])=(?P<count>[1-9]\d*)$")
     family = setting.where(errors["metric"] == "loss", "")

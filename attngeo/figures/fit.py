@@ -55,9 +55,9 @@ ENDS_OF_AXIS = re.compile(r"<br><span.*</span>")
 
 
 def fit_figure(figure: Figure) -> Figure:
-    """A copy of a figure whose texts have room in the size of its layout, by default 1000 × 600 pixels.
+    """A copy of a figure whose texts fit into the size of its layout, by default 1000 × 600 pixels.
 
-    It is higher than that if its lines of panels or its legend need it. A size of type that its layout has is kept.
+    It is higher if its rows of panels or its legend need it. A font size set in its layout is kept.
     """
     fitted = type(figure)(figure)
     width = fitted.layout.width or WIDTH
@@ -85,7 +85,7 @@ def fit_figure(figure: Figure) -> Figure:
 
 
 def remove_title(figure: Figure) -> None:
-    """Leave out the title of a figure, the details below it, and their room above the panels."""
+    """Remove the title of a figure, the details below it, and their space above the panels."""
     figure.update_layout(title_text="", margin_t=PANEL_TITLE_HEIGHT if _has_panel_names(figure) else NO_TITLE)
 
 
@@ -245,7 +245,7 @@ def _fit_title(figure: Figure, width: float, size: float, *, is_small: bool) -> 
 
 
 def wrap(text: str, room: float) -> list[str]:
-    """The lines of a text of a figure, of at most so many letters each unless a word is longer.
+    """The lines of a text in a figure, each at most this many letters unless a word is longer.
 
     >>> wrap("symmetry of W<sub>qk</sub> in each layer", 16)
     ['symmetry of W<sub>qk</sub>', 'in each layer']

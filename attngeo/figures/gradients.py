@@ -51,16 +51,16 @@ class _Updates(NamedTuple):
 
 
 def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """A score of the updates against the layer: the median over heads in a band of quartiles; dotted, at chance.
+    """A score of the updates against the layer: the median over heads in a band of quartiles; dotted lines show chance.
 
-    A second panel has the score of the change of W_qk by a step, if the rows have it.
+    If the rows have it, a second panel shows the score of the change of W_qk by a step.
 
     Args:
         rows: rows of `attngeo gradients`: model, stack, layer, head, objective, and the score.
         options: `score` names the score.
 
     Returns:
-        A figure of one colour for each objective, one dash for each model and stack. All bands are below all lines.
+        A figure with one colour per objective and one dash per model and stack. All bands are below all lines.
 
     Raises:
         DataError: there are no heads.
@@ -68,7 +68,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     score = options.score
     heads = rows[rows["head"].notna()]
     if heads.empty:
-        raise DataError("the rows of heads are missing, expected those of attngeo gradients")
+        raise DataError("there are no rows for heads, expected the output of attngeo gradients")
     panels = {"update ΔM": score}
     change = f"change_{score}"
     if change in heads and heads[change].notna().any():
@@ -86,7 +86,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_xaxes(choose_ticks(pd.Index(heads["layer"])))
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title=axis_title_of(score), col=1)
-    details = "median and quartiles over heads; dotted: rows of β shuffled"
+    details = "median and quartiles over heads; dotted: with the rows of β shuffled"
     return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of {FORM}"), details, top=90)
 
 
@@ -135,7 +135,7 @@ def _add_lines(figure: go.Figure, group: _Updates, score: str, column: str, subp
 
 
 def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """β of each pair of tokens as a map, of one head or summed over the heads of a layer; blank if not seen.
+    """β of each pair of tokens as a map, for one head or summed over the heads of a layer; unseen pairs are blank.
 
     Args:
         rows: rows of `attngeo gradients --pairs-output`: model, stack, layer, head, position, token, attended_position,
@@ -143,7 +143,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         options: `layer` and `head` choose the pairs; all heads if `head` is None.
 
     Returns:
-        A figure of one map, with the names of the tokens if axes have room for them.
+        A figure of one map; the axes name the tokens if there is room.
 
     Raises:
         UsageError: the rows lack the layer or the head.
@@ -151,7 +151,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """
     for name in ("model", "stack"):
         if rows[name].nunique() > 1:
-            raise DataError(f"pairs of several values of {name}, expected one; select it with $where", "where")
+            raise DataError(f"the pairs have several values of {name}, expected one; select it with $where", "where")
     pairs = _choose(rows, "layer", options.layer)
     details = f"layer {options.layer}, sum over heads"
     if options.head is not None:
@@ -176,13 +176,11 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         ticks = list(range(len(names)))
         figure.update_xaxes(tickvals=ticks, ticktext=names, tickangle=-90)
         figure.update_yaxes(tickvals=ticks, ticktext=names)
-    figure.update_xaxes(title="attended to", showgrid=False, zeroline=False, automargin=True)
-    figure.update_yaxes(
-        title="token that attends", showgrid=False, zeroline=False, automargin=True, autorange="reversed"
-    )
+    figure.update_xaxes(title="attended token", showgrid=False, zeroline=False, automargin=True)
+    figure.update_yaxes(title="attending token", showgrid=False, zeroline=False, automargin=True, autorange="reversed")
     size = max(len(names), FEWEST_TOKENS) * TOKEN + MARGIN
     figure.update_layout(height=size, width=size + 120)
-    return finish_figure(figure, compose_title(rows, "gradients by attention logits"), details)
+    return finish_figure(figure, compose_title(rows, "gradients with respect to attention logits"), details)
 
 
 def _choose(rows: pd.DataFrame, column: str, number: int) -> pd.DataFrame:

@@ -18,7 +18,7 @@ Subplot = dict[str, int]
 
 
 def choose_columns(panels: int) -> int:
-    """How many panels are in a line: as many as lines if they are few.
+    """The number of panels in a row: for few panels, as many as there are rows.
 
     >>> [choose_columns(panels) for panels in (1, 2, 3, 4, 6, 12, 40)]
     [1, 2, 3, 2, 3, 4, 4]
@@ -31,9 +31,10 @@ def choose_columns(panels: int) -> int:
 
 
 def make_grid(titles: Sequence[str], columns: int) -> tuple[go.Figure, list[Subplot]]:
-    """A figure of a panel for each title, line by line, and the row and the column of each.
+    """A figure with one panel per title, row by row, and the row and column of each.
 
-    All panels have the same ranges. Ticks and titles of axes are at the left and at the lowest panel of each column.
+    All panels have the same ranges. Axes have ticks and titles only at the left, and at the lowest panel of each
+    column.
     """
     lines = -(-len(titles) // columns)
     height = lines * (PANEL_HEIGHT + BETWEEN) - BETWEEN + AROUND

@@ -34,7 +34,7 @@ PAPER_SHAPE = 0.7
 
 
 def drawable_scores() -> tuple[str, ...]:
-    """What the option `score` may name: every score, and the loss."""
+    """The valid values of the option `score`: every score, and the loss."""
     return (*SCORES, LOSS)
 
 
@@ -58,7 +58,7 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
 
 
 class PlotOptions(Options):
-    """Options of a figure. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of a figure. Raises UsageError for an invalid choice or a value outside its limits."""
 
     score: str = option(
         "symmetry",
@@ -135,7 +135,7 @@ class FigureSize(Options):
     )
 
     def resize(self, figure: Figure) -> None:
-        """Give a figure this size; what is not given stays."""
+        """Give a figure this size; omitted values stay."""
         if self.width is not None:
             figure.update_layout(width=to_pixels(self.width))
         if self.height is not None:
@@ -180,7 +180,7 @@ class FigureSpec:
         columns: columns that rows must have, besides the score's own; none if it is drawn from a model.
         options: fields of PlotOptions that it uses, besides `COMMON`.
         draws_loss: whether `score` may be "loss".
-        most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
+        most_models: with more models than this, a report draws each on its own, with a menu; None draws all together.
         beside: columns of the published models that are drawn beside the rows; `where` selects these models by them.
     """
 
@@ -217,7 +217,7 @@ class FigureSpec:
         return (*(name_models(table, labels) for table in own), *tables[count:])
 
     def describe(self, score: str = "score", *, published: bool = True) -> str:
-        """What it shows, in words, with the name of a score in it. published: whether published models are shown."""
+        """A description in words, with the name of a score in it. published: whether published models are shown."""
         description = self.description.format(score=score)
         return description if published else description.replace(BESIDE, "")
 
@@ -228,7 +228,7 @@ class FigureSpec:
 
     @property
     def names_models(self) -> bool:
-        """Whether it shows models by their references."""
+        """Whether it names models by their references."""
         question = QUESTIONS.get(self.source)
         return self.source in NAMING_SOURCES or (question is not None and question.is_of_models)
 
@@ -244,7 +244,7 @@ class FigureSpec:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What the option `score` may be."""
+        """The valid values of the option `score`."""
         if "score" not in self.options:
             return ()
         if self.source == "score":  # others have no optional scores
@@ -252,7 +252,7 @@ class FigureSpec:
         return (*score_names(), LOSS) if self.draws_loss else score_names()
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
-        """The columns that the rows which are read must have, the drawn score's among them."""
+        """The columns that rows read from a file must have, including the drawn score."""
         return (*self.columns, options.score) if "score" in self.options else self.columns
 
     def split_where(self, options: PlotOptions) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -268,7 +268,7 @@ class FigureSpec:
         return where, beside
 
     def check_given(self, names: Collection[str]) -> None:
-        """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
+        """Raise UsageError if an option that the user gave has no effect on this kind."""
         for name in names:
             if name not in self.all_options:
                 raise UsageError(
@@ -320,7 +320,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
-            description="rows and columns of W_qk that are outliers of several layers, against chance",
+            description="rows and columns of W_qk that are outliers in several layers, compared with chance",
         ),
         FigureSpec(
             name="position-map", draw="positions:draw_position_map", source="positions", most_models=1,
@@ -351,7 +351,7 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
-            description="{score} of the updates of each layer on a text, with quartiles over heads and chance",
+            description="{score} of each layer's updates on a text, with quartiles over heads and chance",
             options=("score", "where"),
         ),
         FigureSpec(
@@ -359,7 +359,7 @@ FIGURES: dict[str, FigureSpec] = {
             columns=(
                 "model", "stack", "layer", "head", "position", "token", "attended_position", "attended_token", "beta",
             ),
-            description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
+            description="gradient with respect to the attention logit of each pair of tokens, as a map",
         ),
         FigureSpec(
             name="analogies", draw="analogies:draw_analogies", source="analogy", options=WHERE,
@@ -378,18 +378,18 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="shift", draw="experiments:draw_shift", source="simulate", columns=("method", "seed", "accuracy"),
-            description="accuracy of methods on tables against the shift of the test rows, with intervals",
+            description="accuracy of each method against the distribution shift of the test rows, with intervals",
             options=("where", "published"),
         ),
         FigureSpec(
             name="row-attention", draw="estimators:draw_row_attention", source="cells", options=WHERE,
             columns=("cell", "on", "head", "attention"),
-            description="attention of the cells of a table's row on each other",
+            description="attention between the cells of a table row",
         ),
         FigureSpec(
             name="encodings", draw="estimators:draw_encodings", source="encodings", options=WHERE,
             columns=("column", "value", "x", "y"),
-            description="encodings of the categories of a table in two dimensions",
+            description="encodings of a table's categories in two dimensions",
         ),
         FigureSpec(
             name="test-errors", draw="experiments:draw_test_errors", source="efa", options=("where", "published"),
@@ -399,7 +399,7 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="item-attention", draw="estimators:draw_item_attention", source="weights", options=WHERE,
             columns=("sequence", "layer", "position", "attended_position", "weight"),
-            description="attention of the items of a sequence on each other, layer by layer",
+            description="attention between the items of a sequence, layer by layer",
         ),
         FigureSpec(
             name="item-vectors", draw="estimators:draw_item_vectors", source="vectors", options=WHERE,
@@ -409,7 +409,7 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="place-attention", draw="estimators:draw_place_attention", source="places", options=WHERE,
             columns=("place", "attended_place", "latitude", "longitude", "layer", "weight"),
-            description="attention of one place on others, on a map of longitude and latitude",
+            description="attention of one place to others, on a map of longitude and latitude",
         ),
     )
 }  # fmt: skip

@@ -18,7 +18,7 @@ LENGTH = re.compile(r"(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(px|in|cm|mm|pt)?", re
 
 
 def parse_length(name: str, least: float, most: float, length: Any) -> Any:
-    """The length of an option, as it is written. Raises UsageError for other values.
+    """The length of an option, as written. Raises UsageError for other values.
 
     Args:
         name: name of the option.

@@ -14,7 +14,7 @@ CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
 
 
 def stack_panels(panels: list[Panel]) -> tuple[go.Figure, list[int]]:
-    """A figure with a panel below the other for each stack, and their heights in pixels."""
+    """A figure with one panel per stack, one below the other, and their heights in pixels."""
     heights = [max(_count_rows(panel) * CELL_HEIGHT, LEAST_HEIGHT) for panel in panels]
     figure = make_subplots(
         rows=len(panels),

@@ -20,15 +20,15 @@ DARKEST = 0.995
 
 
 def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
-    """|W_qk| as shades, with the norms of its rows at the right and of its columns on top; outliers are marked.
+    """|W_qk| as shades, with row norms at the right and column norms on top; outliers are marked.
 
-    The shades end at the 99.5th percentile; larger entries are black, too.
+    The shades end at the 99.5th percentile; all larger entries are black.
     Source: Saponati et al. 2025, Fig. 2 (examples).
 
     Args:
         cells: the first table of `attngeo.query_key_matrix`, whose `attrs` name the matrix.
         norms: the second table of `attngeo.query_key_matrix`.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
         A figure of the matrix and its two margins.
@@ -98,7 +98,9 @@ def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, subplot: dict
 
 
 def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """In how many layers or heads each row and column of W_qk is an outlier; marked if chance gives less than one.
+    """The number of layers or heads in which each row and column of W_qk is an outlier.
+
+    Points are marked if chance gives less than one.
 
     Args:
         counts: table of `attngeo.scores.matrices.count_outliers`, whose `attrs` name the model.
@@ -123,9 +125,9 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
                 marker={"color": colour, "size": 5},
                 showlegend=False,
                 customdata=rows[["layers", "heads", f"{unit}_chance"]],
-                hovertemplate=f"{axis} %{{x}}<br>outlier of %{{customdata[0]}} of {counts.attrs['of_layers']} layers, "
+                hovertemplate=f"{axis} %{{x}}<br>outlier in %{{customdata[0]}} of {counts.attrs['of_layers']} layers, "
                 f"%{{customdata[1]}} of {counts.attrs['of_heads']} heads<br>"
-                f"by chance %{{customdata[2]:.2g}} {axis}s of as many {unit}<extra></extra>",
+                f"by chance, %{{customdata[2]:.2g}} {axis}s reach this many {unit}<extra></extra>",
                 row=panel,
                 col=1,
             )
@@ -134,7 +136,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_xaxes(title="row (query dimension), column (key dimension)", row=2, col=1)
     details = (
         f"norm above mean + {counts.attrs['gamma']:g}·std; "
-        f"marked: {' and '.join(marked)} in so many {unit} that chance gives less than one"
+        f"marked: {' and '.join(marked)}, outliers in so many {unit} that chance predicts fewer than one"
     )
     stack = escape_name(counts["stack"].iloc[0]) if len(counts) else ""
     title = f"{escape_name(counts.attrs['model'])}: outliers of {FORM} in {total} {unit} ({stack})"

@@ -20,14 +20,14 @@ FORM = "W<sub>qk</sub>"
 
 
 def name_form(rows: pd.DataFrame) -> str:
-    """The matrix that rows of scores are about, as plotly sets it; both if they are of both circuits."""
+    """The matrix of some rows of scores, in plotly's mark-up; both matrices if the rows have both circuits."""
     if "circuit" not in rows:
         return FORM
     return " and ".join(f"W<sub>{circuit}</sub>" for circuit in rows["circuit"].unique())
 
 
 def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
-    """A name as plotly shows it letter for letter: no mark-up, no templates; a long one loses its middle.
+    """A name that plotly shows letter for letter, without mark-up and templates; a long name loses its middle.
 
     >>> escape_name("a<b>"), escape_name("abcdefgh", 6)
     ('a&lt;b&gt;', 'ab…fgh')

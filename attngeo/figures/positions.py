@@ -22,17 +22,19 @@ from attngeo.figures.style import (
 
 
 def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The share of fast rotary pairs as a map of layers × heads; one panel for each stack and model. Missing is grey.
+    """The share of fast rotary pairs as a map of layers × heads; one panel per stack and model.
+
+    Missing values are grey.
 
     Args:
         rows: rows of `attngeo positions`: model, stack, layer, head, fast_share.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Raises:
         DataError: no head has a share, as in models without rotary embeddings.
     """
     if rows["fast_share"].isna().all():
-        raise DataError("no head has a fast share, which rotary embeddings alone have; draw position-kernel")
+        raise DataError("no head has a fast share, which only rotary embeddings have; draw position-kernel instead")
     panels = split_panels(rows)
     figure, heights = stack_panels(panels)
     for number, panel in enumerate(panels, 1):
@@ -57,10 +59,10 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
 
 
 def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """The position kernel of the heads of one layer as a map of heads × offsets; one panel for each stack and model.
+    """The position kernel of the heads of one layer as a map of heads × offsets; one panel per stack and model.
 
-    Each head's kernel is shown against its mean over these offsets, in units of its largest distance from it: heads
-    differ in size far more than in shape. Hovers have the kernel itself.
+    Each head's kernel is shown relative to its mean over these offsets, in units of its largest distance from that
+    mean, because heads differ far more in size than in shape. Hover texts show the kernel itself.
 
     Args:
         rows: rows of `attngeo positions`: model, stack, layer, head, kernel_0 … kernel_8.
@@ -92,7 +94,7 @@ def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         )
         figure.update_xaxes(tickvals=list(range(len(KERNEL))), row=number, col=1)
         figure.update_yaxes(choose_ticks(pd.Index(panel.rows["head"])), title="head", row=number, col=1)
-    bar = {"title": {"text": "κ against its mean", "side": "right"}, "tickvals": [-1, 0, 1]}
+    bar = {"title": {"text": "κ relative to its mean", "side": "right"}, "tickvals": [-1, 0, 1]}
     offset = "tokens back: query position − key position"
     lay_out(figure, heights, {"colorscale": SIGNED, "cmin": -1, "cmax": 1, "colorbar": bar}, offset)
     title = compose_title(heads, f"position kernel of the heads of layer {options.layer}")

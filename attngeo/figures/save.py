@@ -48,22 +48,22 @@ BROWSERS = ("chrom", "choreographer")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
+    """Write a figure to a .html page, a plotly .json file, or a .png, .svg or .pdf image.
 
-    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .svg
-    image has exactly that size, and a .pdf page to 1/100 inch, with its fonts in it. A .png image has twice as many
+    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 pixels are an inch: a .svg
+    image has exactly that size, and a .pdf page, with embedded fonts, to 1/100 inch. A .png image has twice as many
     pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and
-    sends nothing. In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its
-    panels or its legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same
-    figure gives the same page and the same JSON, byte for byte.
+    sends nothing. In all formats, titles are wrapped, a small figure has small type, and a figure is higher if its
+    panels or its legend need it. Images require an installed Chromium or Chrome, which does not use the network. The
+    same figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
         path: the file, whose suffix names the format. It is written whole or not at all.
 
     Raises:
-        UsageError: `figure` is no figure, or `path` no path.
-        OutputError: the file cannot be written, or the image not drawn.
+        UsageError: `figure` is not a figure, or `path` not a path.
+        OutputError: the file cannot be written, or the image cannot be drawn.
         MissingPackageError: an image requires a package that is not installed.
     """
     if not isinstance(path, str | Path):
@@ -84,9 +84,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def build_page(figure: Figure) -> str:
-    """An HTML page of one figure, with plotly.js in it. In a window with less room than its texts need, it scrolls.
+    """An HTML page of one figure, with plotly.js in it.
 
-    A white figure is dark if the browser prefers dark pages. One with a background of its own stays as it is.
+    It scrolls in a window too small for its texts. A white figure is dark if the browser prefers dark pages; a figure
+    with another background stays unchanged.
     """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)
@@ -133,7 +134,7 @@ def _state_density(content: bytes) -> bytes:
 
 
 def save_images(figures: Mapping[Path, Figure]) -> None:
-    """Write several images by one browser, which is faster than `save_figure` for each. figures: by their paths.
+    """Write several images with one browser, which is faster than `save_figure` for each. figures: by their paths.
 
     Raises:
         OutputError: Chromium is missing, or an image cannot be drawn.

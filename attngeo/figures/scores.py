@@ -54,17 +54,17 @@ WHOLE_LAYER = -1
 
 
 def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """One score as a map of layers × heads, with the whole layers beside it; one panel for each stack and model.
+    """One score as a map of layers × heads, with the whole layers beside it; one panel per stack and model.
 
-    White is the chance level, or 0; the colours end at the value that is furthest from it, rounded up to a tenth. A
-    score that has no sign has shades of grey from its lowest value to its highest one. Missing scores are grey.
+    White is the chance level, or 0; the colours end at the value furthest from it, rounded up to a tenth. A score
+    without a sign has shades of grey from its lowest to its highest value. Missing scores are grey.
 
     Args:
         rows: rows of `attngeo.score`: model, stack, layer, head, and the score.
         options: `score` names the score.
 
     Returns:
-        A figure of two columns: whole layers, and heads.
+        A figure with two columns: whole layers, and heads.
     """
     score = options.score
     panels = split_panels(rows)
@@ -158,16 +158,16 @@ class _Cell(NamedTuple):
 
 
 def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """One score against the layer: of whole layers, and beside them the median over heads in a band of quartiles.
+    """One score against the layer: whole layers, and beside them the median over heads in a band of quartiles.
 
-    All models are in one panel if their lines can be told apart; otherwise each has panels of its own.
+    All models share one panel if their lines can be told apart; otherwise each has its own panels.
 
     Args:
         rows: rows of `attngeo.score`: model, stack, layer, head, and the score.
         options: `score` names the score.
 
     Returns:
-        A figure of one line for each stack of each model, in panels of whole layers and of heads. All bands are below
+        A figure with one line per stack of each model, in panels for whole layers and for heads. All bands are below
         all lines.
     """
     score = options.score
@@ -253,21 +253,21 @@ def _name_in_legend(figure: go.Figure, panel: Panel) -> dict[str, Any]:
 
 
 def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """One point for each head: its directionality against its symmetry. Each model has a panel of its own.
+    """One point per head: its directionality against its symmetry. Each model has its own panel.
 
     Args:
         rows: rows of `attngeo.score(model, per_head=True)`: model, stack, layer, head, symmetry, directionality.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
-        A figure of one colour and symbol for each stack. All panels have the same ranges.
+        A figure with one colour and symbol per stack. All panels have the same ranges.
 
     Raises:
         DataError: there are no heads.
     """
     heads = rows[rows["head"].notna()]
     if heads.empty:
-        raise DataError("the rows of heads are missing; write them with attngeo score --per-head")
+        raise DataError("there are no rows for heads; write them with attngeo score --per-head")
     cells = _split_models(heads, [True])
     if len(cells) == 1:
         cells = [cells[0]._replace(title="")]
@@ -295,5 +295,5 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     figure.update_layout(legend=BELOW)
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(cells) > 1 else TITLE_HEIGHT
     return finish_figure(
-        figure, compose_title(rows, f"symmetry and directionality of {name_form(rows)} of each head"), top=top
+        figure, compose_title(rows, f"symmetry and directionality of {name_form(rows)} in each head"), top=top
     )

@@ -74,17 +74,17 @@ class Box(NamedTuple):
 
 
 def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
+    """Median score over layers against the number of parameters, with quartiles; one point per stack and model.
 
     Source: Saponati et al. 2025, Fig. 2, S1 and S2.
 
     Args:
         rows: rows of `attngeo.score`, with parameters.
-        published: the published models, which are drawn faintly behind the others, hollow if an erratum is known.
+        published: the published models, drawn faintly behind the others, and hollow if an erratum is known.
         options: `score` names the score, `published` shows the published models.
 
     Returns:
-        A figure. If it has scores of both conventions, its title says which are whose.
+        A figure. If it shows scores of both conventions, the details below its title say which points have which.
 
     Raises:
         DataError: no row has a number of parameters.
@@ -246,7 +246,7 @@ def _scale_points(figure: go.Figure, parameters: pd.Series, scores: pd.Series) -
 
 
 def place_numbers(points: Sequence[Point]) -> tuple[list[str], list[str]]:
-    """The label of each point, its number from 1, and where it is. Points in a clump share one label: "1–6".
+    """The label of each point, its number from 1, and the label's position. Points in a clump share one label: "1–6".
 
     Points that cover each other are a clump; clumps are the smallest whose labels have room.
 
@@ -295,17 +295,17 @@ def _join_numbers(indices: Sequence[int]) -> str:
 
 
 def place_labels(points: Sequence[Point], widths: Sequence[float], *, must_fit: bool = True) -> list[str] | None:
-    """Where the label of each point is, as plotly calls it, so that none covers another or a point.
+    """The position of each point's label, in plotly's words, so that no label covers another or a point.
 
-    Each label takes the first free position in turn. One without width is not drawn, and has the first position.
+    Each label in turn takes the first free position. A label without width is not drawn, and takes the first position.
 
     Args:
         points: in pixels, from the left and upper edge of the panel.
         widths: of the labels, in pixels.
-        must_fit: whether there is no answer if a label has no free position. Otherwise it has the first one.
+        must_fit: whether to give up if a label has no free position; otherwise the label takes the first position.
 
     Returns:
-        A position for each point; None if one has none.
+        A position for each point; None if a label did not fit.
     """
     boxes = [Box(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in points]
     positions = []

@@ -14,13 +14,13 @@ ABOVE, BELOW = INITIALISATIONS["symmetric"], ROLES["encoder"]
 
 
 def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
-    """Singular values against their number; those above the edge of random factors are marked.
+    """Singular values in descending order; values above the edge of random factors are marked.
 
-    A bar joins the values of a band, which are nearly equal, so that their directions are arbitrary.
+    A bar joins the values of a band: they are nearly equal, so their directions are arbitrary.
 
     Args:
         spectrum: the table of `attngeo.scores.matrices.measure_spectrum`, whose `attrs` name the matrix.
-        options: unused; every kind takes them.
+        options: unused; all kinds accept them.
 
     Returns:
         A figure of one panel.

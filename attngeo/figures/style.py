@@ -50,17 +50,17 @@ class Panel(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name in a legend: that of the stack for a single one."""
+        """Its name in a legend; a single one has the name of its stack."""
         return self.name or escape_name(self.stack)
 
     @property
     def hover(self) -> str:
-        """The model and the stack, as hovers begin."""
+        """The model and the stack, with which hover texts begin."""
         return f"{escape_name(self.model)}<br>{escape_name(self.stack)}"
 
 
 def split_panels(rows: pd.DataFrame) -> list[Panel]:
-    """Every stack of every model, in the order of the rows; its name has the model, the stack, or both."""
+    """Every stack of every model, in the order of the rows; names contain the model, the stack, or both."""
     groups = list(rows.groupby(["model", "stack"], sort=False))
     models = rows["model"].nunique()
     panels = []
@@ -78,7 +78,7 @@ def split_panels(rows: pd.DataFrame) -> list[Panel]:
 
 
 def compose_title(rows: pd.DataFrame, shown: str) -> str:
-    """A title: what is shown, after the model's name if there is only one."""
+    """A title: the subject of the figure, after the model's name if there is only one model."""
     models = rows["model"].unique()
     return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 
@@ -105,7 +105,7 @@ def choose_ticks(numbers: pd.Index, most: int = MOST_TICKS) -> dict[str, list[in
 
 
 def label_of(score: str) -> str:
-    """How a figure calls a score, or the loss."""
+    """The name of a score, or of the loss, in figures."""
     return LOSS if score == LOSS else SCORES[score].label
 
 
@@ -125,12 +125,12 @@ def number_format_of(score: str) -> str:
 
 
 def hover_of(score: str, field: str = "y") -> str:
-    """The part of a hover that shows a score, which is a field of the trace: its name and its value."""
+    """The part of a hover text that shows a score, which is a field of the trace: its name and its value."""
     return f"{label_of(score)} %{{{field}:{number_format_of(score)}}}"
 
 
 def chance_of(score: str) -> float | None:
-    """The score of random forms, in the limit of wide ones; None if it depends on more than their width."""
+    """The score of random forms, in the limit of wide forms; None if it depends on more than their width."""
     chance = SCORES[score].chance
     return None if chance is None else round(chance(WIDE).mean, SCORES[score].digits)
 

@@ -56,10 +56,10 @@ class _RunGroup(NamedTuple):
 
 
 def draw_training(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """A score or the loss against the step: one line for each objective and initialisation, in a band.
+    """A score or the loss against the step: one line per objective and initialisation, in a band.
 
-    A score is the median over whole layers and seeds in a band of quartiles; the loss the mean over seeds in a band of
-    their range. Source: Saponati et al. 2025, Fig. 3a, 3b and S5.
+    For a score, the line is the median over whole layers and seeds, and the band shows quartiles. For the loss, the
+    line is the mean over seeds, and the band shows their range. Source: Saponati et al. 2025, Fig. 3a, 3b and S5.
 
     Args:
         curves: rows of `curves.parquet`, or of `attngeo pretrain`.
@@ -106,27 +106,27 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
 
 
 def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """The score of each layer against the step; one panel for each objective and initialisation.
+    """The score of each layer against the step; one panel per objective and initialisation.
 
-    It is the median over seeds of whole layers, or over heads and seeds in a band of quartiles. A point marks the step
-    from which on a curve stays within 10% of its last value. Source: Saponati et al. 2025, Fig. 3c, 3d and S4, which
-    their code draws of whole layers, and S5c, whose caption says heads.
+    A line is the median over the seeds for whole layers, or the median over heads and seeds in a band of quartiles. A
+    point marks the step after which a curve stays within 10% of its last value. Source: Saponati et al. 2025, Fig. 3c,
+    3d and S4, which their code draws from whole layers, and S5c, whose caption says heads.
 
     Args:
         curves: rows of `curves.parquet`, or of `attngeo pretrain`.
         options: `score` names the score; `over` chooses whole layers or heads.
 
     Returns:
-        A figure of one line for each layer in each panel.
+        A figure with one line per layer in each panel.
 
     Raises:
-        DataError: there are no rows of heads, or of whole layers, to draw.
+        DataError: there are no rows for heads, or for whole layers, to draw.
     """
     of_heads = options.over == "heads"
     layers = curves[curves["head"].notna() == of_heads]
     if layers.empty:
         unit = "heads" if of_heads else "whole layers"
-        raise DataError(f"the rows of {unit} are missing; choose another $over", "over")
+        raise DataError(f"there are no rows for {unit}; choose another $over", "over")
     groups, common = _group_runs(layers)
     several = len(groups) > 1
     titles = [group.name.replace(", ", "<br>") for group in groups] if several else [""]

@@ -74,10 +74,10 @@ class _Line(NamedTuple):
 
 
 def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """Each score against the training step, in a panel of its own: the median over layers in a band of quartiles.
+    """Each score against the training step, in its own panel: the median over layers in a band of quartiles.
 
-    Steps have a logarithmic axis; step 0 is at its left end. Grey is the chance band: two standard deviations of one
-    random form around the mean. A ring marks the step from which on the median is outside of it, on one side; see
+    The axis of steps is logarithmic; step 0 is at its left end. Grey is the chance band: two standard deviations of one
+    random form around the mean. A ring marks the step from which the median stays outside the band, on one side; see
     `find_departures`.
 
     Args:
@@ -86,18 +86,18 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         options: `over` chooses whole layers or heads.
 
     Returns:
-        A figure of one line for each stack of each model, in a panel for each score that the rows have.
+        A figure with one line per stack of each model, and one panel per score of the rows.
 
     Raises:
-        DataError: no name states a step, two state the same one, there are no rows of heads, or of whole layers, or
-            more lines than can be told apart.
+        DataError: no name states a step, two state the same one, there are no rows for heads, or for whole layers, or
+            there are more lines than can be told apart.
     """
     followed = follow_steps(rows)
     of_heads = options.over == "heads"
     chosen = followed[followed["head"].notna() == of_heads]
     if chosen.empty:
-        missing = "heads are missing; write them with attngeo score --per-head" if of_heads else "layers are missing"
-        raise DataError(f"the rows of {missing}, or choose another $over", "over")
+        missing = "heads; write them with attngeo score --per-head, or" if of_heads else "whole layers;"
+        raise DataError(f"there are no rows for {missing} choose another $over", "over")
     panels = split_panels(chosen)
     if len(panels) > MOST_MODELS_TOGETHER:
         raise DataError(
@@ -107,7 +107,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         )
     scores = [score for score in scores_in(rows.columns) if score in rows and rows[score].notna().any()]
     if not scores:
-        raise DataError("no row has a score, expected those of attngeo.score; the column note says why")
+        raise DataError("no row has a score, expected the output of attngeo.score; the column note says why")
     departures = find_departures(rows, options.over)
     places = place_steps(chosen["step"])
     looks = tell_apart(panels)
@@ -130,7 +130,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_layout(legend=BELOW)
     if len(scores) > 2:
         figure.update_layout(height=len(scores) * PANEL_HEIGHT + AROUND)
-    title = compose_title(chosen, f"scores of {name_form(rows)} along the training")
+    title = compose_title(chosen, f"scores of {name_form(rows)} during training")
     return finish_figure(figure, title, _describe(rows, chosen, departures, options.over))
 
 
@@ -138,19 +138,19 @@ def _describe(rows: pd.DataFrame, chosen: pd.DataFrame, departures: pd.DataFrame
     """The details below the title: what lines, bands and rings are, where step 0 is, and what is left out."""
     parts = [f"median and quartiles over {over}"]
     if not departures.empty:
-        parts.append(f"grey: chance, {BAND:g} standard deviations of one random form")
+        parts.append(f"grey: chance, ±{BAND:g} standard deviations of a random form")
     if departures["step"].notna().any():
-        parts.append("ring: from this step on outside of it")
+        parts.append("ring: outside it from this step on")
     if (chosen["step"] == 0).any():
         parts.append("step 0 is at the left end of the logarithmic axis")
     without_step = [escape_name(name) for name in rows["model"].unique() if step_of(str(name)) is None]
     if without_step:
-        parts.append(f"left out, without a step: {list_names(without_step)}")
+        parts.append(f"left out, no step in the name: {list_names(without_step)}")
     return "; ".join(parts)
 
 
 def place_steps(steps: Iterable[int]) -> dict[int, float]:
-    """The place of each step on a logarithmic axis: the step itself, but for 0, which is left of all others.
+    """The place of each step on a logarithmic axis: the step itself, except 0, which is left of all others.
 
     >>> place_steps([100, 0, 1, 10_000])
     {0: 0.398..., 1: 1.0, 100: 100.0, 10000: 10000.0}

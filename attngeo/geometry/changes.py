@@ -76,7 +76,7 @@ def measure_head_changes(
 
     Args:
         form: factors whose rank is head_dim.
-        other: of the same sizes; pairs that turn are compared in their order.
+        other: of the same sizes; rotating pairs are compared in their order.
         layout: which dimensions of `form` rotate.
         other_layout: which dimensions of `other` rotate: as many pairs.
 

@@ -42,7 +42,7 @@ def compositions(writers: Tensor, readers: Tensor) -> Tensor:
         readers: what heads read, as `fold` returns it, [others, any, n].
 
     Returns:
-        [heads, others]; NaN if one of the two has no form.
+        [heads, others]; NaN if either form is zero or not finite.
     """
     heads, rank, _ = writers.shape
     others, other_rank, _ = readers.shape
@@ -65,10 +65,10 @@ def unevenness(folded: Tensor) -> Tensor:
 
 
 def standardize(squares: Tensor, of_writers: Tensor, of_readers: Tensor, n: int) -> Tensor:
-    """How many standard deviations squared compositions are above chance: one of both forms rotated at random.
+    """Squared compositions in standard deviations above chance: one of the two forms rotated at random.
 
     With all rotations alike, and both spectra kept, the mean is 1/n and the variance 2uw/((n − 1)(n + 2)), where u and
-    w are the `unevenness` of writer and reader. Trained heads are no random ones even if they cannot compose.
+    w are the `unevenness` of writer and reader. Trained heads differ from random ones even if they cannot compose.
 
     Args:
         squares: squared compositions, [heads, others].

@@ -27,7 +27,7 @@ def fold_head_norm(x: Tensor, gain: Tensor, *, centered: bool, across_heads: boo
         x: weights or biases, [heads, head_dim, ...].
         gain: [heads or 1, head_dim].
         centered: subtract the mean over head_dim first, as LayerNorm does.
-        across_heads: the mean is one over all heads.
+        across_heads: take one mean over all heads.
     """
     if centered:
         x = x - x.mean(dim=(0, 1) if across_heads else 1, keepdim=True)

@@ -80,7 +80,7 @@ class FormStatistics:
 
     @cached_property
     def largest_singular_values(self) -> Tensor:
-        """Of each M, [heads], float64; NaN if it is not finite."""
+        """The largest singular value of each M, [heads], float64; NaN if it is not finite."""
         return singular_values(self.form.left, self.right).amax(-1)
 
 
@@ -116,7 +116,7 @@ def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatis
 
 
 def batches(heads: Sequence[int], factors: Tensor, dtype: torch.dtype | None = None) -> Iterator[Sequence[int]]:
-    """Heads whose factors, of those in [count, rank, n], are computed at once; dtype: in which, if not their own."""
+    """Groups of heads to compute at once, for factors [count, rank, n]; dtype: of the computation, if not their own."""
     limit = CPU_BATCH if factors.device.type == "cpu" else DEVICE_BATCH
     rank, n = factors.shape[1:]
     entries = rank * n if is_low_rank(factors) else max(rank * n, min(n, TILE) ** 2)
@@ -135,7 +135,7 @@ def take(x: Tensor, indices: Sequence[int]) -> Tensor:
 def layer_form(form: Form) -> Form:
     """The sum over all heads as a form of one head, of rank K·rank for K right factors.
 
-    What meets one right factor is summed first, so that the rank is that of the right factors.
+    Left factors that share a right factor are summed first, so the rank follows from the right factors.
     """
     key_heads = torch.tensor(form.key_heads, device=form.left.device)
     left = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)

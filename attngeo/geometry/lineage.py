@@ -48,7 +48,7 @@ MOST_HEADS_AT_ONCE = 16
 
 
 class Coordinates(NamedTuple):
-    """Which coordinates of the stream are compared, and in which orders.
+    """The coordinates of the stream to compare, and their orders.
 
     Attributes:
         kept: their numbers, [count], in ascending order.
@@ -76,7 +76,7 @@ class Judgement(NamedTuple):
 
 
 def draw_coordinates(width: int, n_permutations: int, seed: int, most: int = MOST_COORDINATES) -> Coordinates:
-    """Coordinates of a stream of this width, and permutations and signs of them, drawn at random."""
+    """Random coordinates of a stream of this width, with random permutations and signs of them."""
     generator = torch.Generator().manual_seed(seed)
     kept = torch.randperm(width, generator=generator)[:most].sort().values
     orders = [torch.randperm(len(kept), generator=generator) for _ in range(n_permutations)]
@@ -151,16 +151,16 @@ def _norms(layer: _LayerForms) -> Tensor:
 def layer_similarities(
     form: Form, other: Form, layouts: tuple[PairLayout, PairLayout], coordinates: Coordinates
 ) -> Tensor:
-    """The similarity of one layer of two models: as they are, with the other's coordinates permuted, and with signs.
+    """The similarity of one layer of two models: unchanged, with the other's coordinates permuted, and with signs.
 
     Args:
         form: heads of one model.
         other: as many heads of the other model, of the same rank and width, in key groups of the same size.
-        layouts: which of their dimensions rotate, of both; all stand still if these are not as many pairs.
+        layouts: which dimensions rotate, in each model; none are taken to rotate if the numbers of pairs differ.
         coordinates: those to compare.
 
     Returns:
-        [1 + permutations + draws of signs], float64. Heads without a form, zero or not finite, are similar to none.
+        [1 + permutations + draws of signs], float64. Heads whose form is zero or not finite are similar to none.
     """
     layout, other_layout = _agree(layouts)
     ours = _build_forms(form, layout, coordinates.kept)
@@ -237,7 +237,7 @@ def judge(similarities: Tensor) -> Judgement:
 
 
 def spectral_distances(form: Form, other: Form) -> Tensor:
-    """How far the singular values of each head of a layer are from those of a head of the other one.
+    """The distance between the singular values of each head of a layer and its match in the other layer.
 
     A rotated stream keeps singular values. They are compared relative to their norm, and heads are matched.
 
@@ -256,8 +256,8 @@ def spectral_distances(form: Form, other: Form) -> Tensor:
 def least_distance(form: Form) -> float:
     """The least of `spectral_distances` of RANDOM_HEADS independent random heads with the sizes of a form.
 
-    It is less in wider models: 0.011 for heads of 32 in a width of 384, and 0.003 for heads of 128 in 4096. It is 0 for
-    heads of one dimension, whose spectra tell nothing.
+    It is smaller in wider models: 0.011 for heads of 32 in a width of 384, and 0.003 for heads of 128 in 4096. It is 0
+    for heads of one dimension, whose spectra tell nothing.
     """
     _, rank, width = form.left.shape
     return _draw_least(len(form.left) // len(form.right), len(form.right), rank, width)
@@ -281,7 +281,7 @@ def _draw_least(group: int, key_heads: int, rank: int, width: int) -> float:
 
 
 def have_equal_spectra(shares: Tensor) -> bool:
-    """Whether so many heads have spectra of the other model that it may be a rotated copy, rounded or not.
+    """Whether enough heads have spectra of the other model for it to be a rotated copy, rounded or not.
 
     shares: the distance of each head of all layers, as a share of `least_distance`, [heads].
     """

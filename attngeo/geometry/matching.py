@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def match_heads(similarities: Tensor, key_heads: Sequence[int], other_key_heads: Sequence[int]) -> list[int]:
-    """The other head of each head: the most similar pairs first, and heads that share keys to heads that share keys.
+    """The match of each head: the most similar pairs first; heads that share keys match heads that share keys.
 
     Args:
         similarities: of each head with each other head, [heads, heads]; NaN is least.

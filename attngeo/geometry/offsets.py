@@ -25,7 +25,7 @@ from attngeo.geometry.spectra import to_float64
 
 
 class OffsetForm(NamedTuple):
-    """The forms of heads at every rotary offset: what turns, and what stands still.
+    """The forms of heads at every rotary offset: the rotating part, and the part that stands still.
 
     Attributes:
         left: q₁ + i·q₂ of each pair that turns, [heads, pairs, n].

@@ -82,7 +82,7 @@ def rotary_kernel(statistics: PairStatistics, frequencies: Tensor, offsets: Sequ
     """κ(Δ) of each head at some offsets Δ, [heads, offsets].
 
     Args:
-        statistics: of pairs that turn by these frequencies.
+        statistics: of the pairs that rotate by these frequencies.
         frequencies: in radians per position, negative for a rotation the other way, [pairs].
         offsets: position of the query minus that of the key.
     """
@@ -92,7 +92,7 @@ def rotary_kernel(statistics: PairStatistics, frequencies: Tensor, offsets: Sequ
 
 
 def fast_share(norms: Tensor, frequencies: Tensor) -> Tensor:
-    """Σ‖M_i‖ over the fastest quarter of the rotating pairs, rounded up, over that of all of them, [heads].
+    """Σ‖M_i‖ over the fastest quarter of the rotating pairs, rounded up, divided by the sum over all pairs, [heads].
 
     Args:
         norms: ‖M_i‖, [heads, pairs].
@@ -109,7 +109,7 @@ def fast_share(norms: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def table_kernel(form: Form, table: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """κ(Δ) of each head of a form with a table of learned positions, and how far all logits of positions spread.
+    """κ(Δ) of each head of a form with a table of learned positions, and the spread of all position logits.
 
     Args:
         form: factors of d_model inputs.
@@ -117,7 +117,7 @@ def table_kernel(form: Form, table: Tensor, offsets: Sequence[int]) -> tuple[Ten
         offsets: position of the query minus that of the key.
 
     Returns:
-        κ, [heads, offsets], NaN at offsets that the table is too short for; and the standard deviation of the entries
+        κ, [heads, offsets], NaN at offsets for which the table is too short; and the standard deviation of the entries
         of P·M·Pᵀ, [heads]; float64.
     """
     rows = to_float64(table)

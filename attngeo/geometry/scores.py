@@ -80,7 +80,7 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
     Args:
         wq: query weights, [*lead, d_model, head_dim], floating point; leading dimensions broadcast with those of `wk`.
         wk: key weights, [*lead, d_model, head_dim].
-        gamma: number of standard deviations from which on a norm is an outlier.
+        gamma: number of standard deviations above which a norm is an outlier.
         convention: "published" sums the excess over the threshold instead and uses the unbiased standard deviation, as
             the paper's tables S4 and S5 did.
 

@@ -101,11 +101,11 @@ def positive_share(values: Tensor) -> Tensor:
 
 
 def random_edge(norm: float, rank: int, n: int) -> float:
-    """Where the singular values of a form of random factors end, in the limit of large ones.
+    """The upper edge of the singular values of a form with random factors, in the limit of large factors.
 
     Both factors are [rank, n] with independent entries. Then σ²·rank/‖M‖² follows the free product of two
     Marchenko–Pastur laws of the ratio c = rank/n, which ends at (1 + z)(1 + cz)²/z with z = (√(c² + 8c) − c)/4c. The
-    edge has the scale of the Frobenius norm: it is that of random factors whose form has this norm.
+    edge is proportional to the Frobenius norm: it applies to random factors whose form has this norm.
 
     Args:
         norm: Frobenius norm of M.

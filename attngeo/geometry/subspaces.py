@@ -14,14 +14,14 @@ SOUND = 5e3
 def subspace_overlap(x: Tensor, other: Tensor) -> Tensor:
     """‖U·Vᵀ‖²/rank of orthonormal bases U and V of what the rows of two factors span: their projection kernel.
 
-    Bases come from the triangles of Gram matrices, many times faster than from a QR decomposition, which is taken for
-    factors that are too ill-conditioned.
+    Bases come from the triangles of Gram matrices, many times faster than from a QR decomposition, which is used only
+    for factors that are too ill-conditioned.
 
     1 for the same space, whatever basis the factors have; rank/n by chance; 0 for orthogonal spaces.
 
     Args:
         x: a factor, [*lead, rank, n], of full rank.
-        other: another one of the same shape.
+        other: another factor of the same shape.
 
     Returns:
         [*lead], float64; NaN where a factor is zero, which spans nothing, or not finite.

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 # What one asking is about: a model, or a model and another one.
 Subject: TypeAlias = "Model | tuple[Model, Model]"
-# What is kept about results for the store alone: the `attrs` of a table are without it.
+# What only kept results need to know: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "other_content", "version")
 CONTENTS = ("content", "other_content")
 
@@ -90,7 +90,7 @@ def ask_all(
     options: Any,
     on_outcome: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
 ) -> list[RunOutcome[pd.DataFrame]]:
-    """The outcomes of a question about many subjects, as those of `run_study`: one that fails does not stop the others.
+    """The outcomes of a question about many subjects, as from `run_study`: one that fails does not stop the others.
 
     on_outcome: called with each outcome as it arrives.
     """
@@ -99,7 +99,7 @@ def ask_all(
 
 
 def join_tables(question: Question, frames: Sequence[pd.DataFrame], *, options: Any) -> list[pd.DataFrame]:
-    """The tables of a question about several subjects: one, if the question compares them, or that of each."""
+    """The tables of a question about several subjects: one table if the question compares them, or one per subject."""
     if not frames or question.join is None:
         return [*frames]
     return [resolve(question.join)(frames, options)]
@@ -110,7 +110,7 @@ def ask_for_one_table(
 ) -> pd.DataFrame:
     """The table of a question about one model or several. The first failure is raised after the others are finished.
 
-    Raises UsageError if no models are given, or a model is given twice where that asks nothing.
+    Raises UsageError if no models are given, or if a model is given twice to a question that cannot use it twice.
     """
     given = expand_models(models, session.hub)
     if len(question.subjects) == 1 and given == [models]:
@@ -121,7 +121,7 @@ def ask_for_one_table(
 
 
 def list_subjects(question: Question, models: Sequence[Model], options: Any) -> list[Subject]:
-    """What a question is asked about, if these models are given. Raises UsageError if that is nothing."""
+    """The subjects of a question for these models. Raises UsageError if there are none."""
     if not models:
         raise UsageError("no models are given, expected at least one")
     if question.list_subjects is None:
@@ -131,7 +131,7 @@ def list_subjects(question: Question, models: Sequence[Model], options: Any) -> 
 
 
 def name_subjects(subjects: Sequence[Subject]) -> list[str]:
-    """The name of each subject: of a model and another one, that of the other."""
+    """The name of each subject; for a pair of models, the name of the other."""
     return [name_model(subject[-1] if isinstance(subject, tuple) else subject) for subject in subjects]
 
 
@@ -173,7 +173,7 @@ def _load_kept(question: Question, record: ResultRecord | None, session: Session
         return None
     kept = record.load()
     if kept is not None:
-        session.progress(Progress("kept", f"{question.keeps} of {kept.about['made']} from the result store"))
+        session.progress(Progress("kept", f"{question.keeps} of {kept.about['made']} from kept results"))
     return kept
 
 

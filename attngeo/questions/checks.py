@@ -12,7 +12,7 @@ from attngeo.questions.table import QUESTIONS
 
 
 def parse_condition(expression: str, checks: Checkable) -> Condition:
-    """A condition on a table. Raises UsageError, which names the other questions whose tables have what it names."""
+    """A condition on a table. Raises UsageError, which names other questions whose tables have its columns."""
     try:
         return Condition(expression, checks)
     except UsageError as error:
@@ -34,7 +34,7 @@ def _knows(question: Question, expression: str, refused: Checkable) -> bool:
 
 
 def join_checks() -> Checkable:
-    """What conditions may say of a table that is not read yet: all that they may say of the table of any question."""
+    """The checks allowed on a table that is not read yet: all checks on the table of any question."""
     known = [checks for question in QUESTIONS.values() if (checks := question.find_checks()) is not None]
     numbers = [column for checks in known for column in checks.numbers]
     units = [unit for checks in known for unit in checks.units]
@@ -55,9 +55,10 @@ def list_numbers() -> list[str]:
 
 
 def find_checks(columns: Iterable[str]) -> Checkable:
-    """What conditions may say of a table with these columns, which attngeo wrote for some question.
+    """The checks allowed on a table with these columns, which attngeo wrote for some question.
 
-    That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
+    The question is the one whose table has most of the columns and the fewest others. Raises DataError if there is
+    none.
     """
     given = {*columns}
     nearest: Checkable | None = None
@@ -71,6 +72,6 @@ def find_checks(columns: Iterable[str]) -> Checkable:
             fewest = distance
     if nearest is None:
         checked = [name for name, question in QUESTIONS.items() if question.find_checks() is not None]
-        problem = f"its columns are {list_names(sorted(given))}, for which there are no checks"
-        raise DataError(f"{problem}; tables of these commands have some: {', '.join(checked)}")
+        problem = f"its columns are {list_names(sorted(given))}, which no condition can check"
+        raise DataError(f"{problem}; expected a table of one of: {', '.join(checked)}")
     return nearest

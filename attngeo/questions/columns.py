@@ -11,18 +11,18 @@ from attngeo.questions.table import QUESTIONS, TABLES
 
 
 def columns(command: str, **options: Any) -> tuple[str, ...]:
-    """The columns of the table that a command writes and its function returns, in their order.
+    """The columns of the table that a command writes and its function returns, in order.
 
     Args:
         command: the name of the command or function, such as "score" or "compare".
-        **options: options of the question, such as `scores` and `circuit` of score; most change no column. How it is
-            asked (`offline`, `jobs`, `fresh` …) is no part of it.
+        **options: options of the question, such as `scores` and `circuit` of score; most do not change the columns.
+            Options for how it is answered (`offline`, `jobs`, `fresh` …) are not accepted.
 
     Returns:
-        The names of the columns. Of a result with several tables, they are those of `rows`.
+        The names of the columns; for a result with several tables, the columns of `rows`.
 
     Raises:
-        UsageError: the command has no such table, or a value is no choice or outside its limits.
+        UsageError: the command has no such table, or a value is not a choice or is outside its limits.
         UnknownOptionError: the question has no such option.
 
     >>> import attngeo

@@ -57,7 +57,7 @@ FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
 class Subject(NamedTuple):
-    """One thing that is checked: a model and its stack, or what other columns tell rows apart by.
+    """One subject of a check: a model and its stack, or the values of other columns that tell rows apart.
 
     Attributes:
         model: name of the model, or the value of the first column that tells rows apart.
@@ -110,7 +110,7 @@ class Checkable:
         return (self.counted,) if self.counted in self.numbers else self.numbers
 
     def limit(self, columns: Collection[str]) -> Checkable:
-        """The same without the numbers that are none of these columns."""
+        """The same, limited to the numbers in these columns."""
         return replace(self, columns=tuple(name for name in self.numbers if name in columns))
 
     def describe(self) -> str:
@@ -125,7 +125,7 @@ class Checkable:
         )
 
     def split(self, rows: pd.DataFrame) -> list[Subject]:
-        """What the rows are about, model after model. Stacks are named with their circuits, see `name_circuits`.
+        """The subjects of the rows, model after model. Stacks are named with their circuits, see `name_circuits`.
 
         Raises DataError if a column is missing, or a layer or head has two rows.
         """
@@ -175,7 +175,7 @@ class Quantity(NamedTuple):
         column: name of the column, or of what is counted.
         statistic: "median", "mean", …; "" for a count.
         over: unit of the rows, such as "layers" or "heads"; "" if the name does not say it, which means layers.
-        of_baseline: whether the value is that of the baseline.
+        of_baseline: whether the value comes from the baseline.
     """
 
     column: str
@@ -296,12 +296,12 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the check fails: if the condition is true, unknown, or names a missing value, of a layer too."""
+        """Whether the check fails: the condition is true or unknown, or a value is missing, even of one layer."""
         return self.holds is not False or self._lacks_values or self.lacks_layers
 
     @property
     def reason(self) -> str:
-        """The values that decided, as a sentence."""
+        """The values that decided the outcome, as a sentence."""
         if not self.values:
             return "no results were computed"
         values = ", ".join(f"{name} is {_format(value)}" for name, value in self.values.items())
@@ -311,7 +311,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """The line that reports the check, with the values that decided."""
+        """The line that reports the check, with the values that decided the outcome."""
         name = f"{self.model} ({self.stack})" if self.stack else self.model
         line = f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
         return f"{line} in the results {self.of}" if self.of else line
@@ -325,7 +325,7 @@ class Condition:
     """A condition on the numbers of a table, for each stack of each model.
 
     It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
-    baseline.symmetry.median, joined by and, or, not; with + - * / and abs().
+    baseline.symmetry.median. Comparisons are joined by and, or, not; numbers may be combined with + - * / and abs().
 
     Args:
         expression: the condition as the user wrote it.
@@ -335,7 +335,7 @@ class Condition:
         quantities: name in the condition → what it stands for, in their order.
 
     Raises:
-        UsageError: the text is no such condition, or names something unknown.
+        UsageError: the text is not such a condition, or has an unknown name.
 
     >>> [*Condition("z.median < 0.2 and abs(heads.z.max) > 0.1", Checkable(["z"])).quantities]
     ['z.median', 'heads.z.max']
@@ -365,7 +365,7 @@ class Condition:
             turned = TURNED.search(expression)
             advice = ", write == for equal" if SINGLE_EQUAL.search(expression) else ""
             if turned is not None:
-                advice = f", write {turned[0][::-1]} in place of {turned[0]}"
+                advice = f", write {turned[0][::-1]} instead of {turned[0]}"
             raise self._error(f"cannot be parsed{advice}") from None
         if not self.quantities:
             raise self._error("names no score")
@@ -395,7 +395,7 @@ class Condition:
         """Evaluate the condition for each stack of each model.
 
         rows: a table of the kind that the condition is about. baseline: an earlier one, with its file in `attrs`. Each
-        stack is compared with that of the same name of the same model, see `match_baseline`.
+            stack is compared with the stack of the same name and model, see `match_baseline`.
 
         Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model, a stack, a
         layer or a head that the baseline lacks, and for a condition on a baseline without one.
@@ -405,7 +405,7 @@ class Condition:
         names: dict[str, str] = {}
         if self.needs_baseline:
             if baseline is None:
-                raise UsageError(f"the condition {self.expression!r} compares with a baseline, and there is none")
+                raise UsageError(f"the condition {self.expression!r} compares with a baseline, but there is none")
             earlier_rows = {(model, stack): members for model, stack, members in self.table.split(baseline)}
             names = match_baseline((subject.model for subject in subjects), baseline)
             _require_stacks(subjects, names, earlier_rows, _name_baseline(baseline))
@@ -423,7 +423,7 @@ class Condition:
                 notes.append(quantity.describe_missing(measured, self.table))
                 lacks_layers |= quantity.lacks_layers(measured, self.table)
             if name != model:
-                notes.append(f"the baseline is of {name}")
+                notes.append(f"baseline model: {name}")
             if self.needs_baseline:
                 notes.append(_compare_notes(members, earlier_rows[name, stack]))
             note = "; ".join(dict.fromkeys(filter(None, notes)))
@@ -522,7 +522,7 @@ def _require_layers(
         layers, earlier = (sorted({*each["layer"].dropna()}) for each in (rows, stored[names[model], stack]))
         if layers != earlier:
             raise UsageError(
-                f"{baseline} has {name_layers(earlier)} of the stack {stack}, expected those that are scored, "
+                f"{baseline} has {name_layers(earlier)} of the stack {stack}, expected the scored ones, "
                 f"{name_layers(layers)}; score the same layers, or write a new baseline with attngeo score -o"
             )
 
@@ -541,8 +541,8 @@ def _require_heads(
         missing -= {*earlier[place].itertuples(index=False, name=None)}
         if missing:
             raise UsageError(
-                f"{baseline} has {len(earlier)} heads of the stack {stack} of {model}, and lacks {len(missing)} that "
-                "are scored; write a new baseline with attngeo score --per-head -o"
+                f"{baseline} has {len(earlier)} heads of the stack {stack} of {model} and lacks {len(missing)} "
+                "scored heads; write a new baseline with attngeo score --per-head -o"
             )
 
 
@@ -552,7 +552,7 @@ def _compare_notes(rows: pd.DataFrame, earlier: pd.DataFrame) -> str:
     if notes is None or earlier_notes is None or notes == earlier_notes:
         return ""
     texts = [" and ".join(sorted(each)) or "none" for each in (earlier_notes, notes)]
-    return f"the notes of the baseline differ, as those of other options: {texts[0]}, here {texts[1]}"
+    return f"the baseline has other notes, perhaps because of other options: {texts[0]}, here {texts[1]}"
 
 
 def _name_baseline(baseline: pd.DataFrame) -> str:

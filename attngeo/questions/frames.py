@@ -50,7 +50,7 @@ def set_types(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def order_frames(frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables of several models, those of the checkpoints of one training in the order of their steps."""
+    """The tables of several models, with the checkpoints of one training in the order of their steps."""
     names = [str(frame.attrs.get("other", frame.attrs.get("model"))) for frame in frames]
     return [frames[place] for place in order_steps(names)]
 

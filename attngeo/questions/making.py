@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class NoteText(str):
-    """The text of several notes for a row of a table, which knows the notes that it is made of."""
+    """The text of several notes for a row of a table; it knows the notes it contains."""
 
     notes: tuple[str, ...]
 
@@ -42,10 +42,11 @@ class NoteText(str):
 
 @dataclass
 class Making:
-    """A result while it is made.
+    """A result in the making.
 
     Attributes:
-        about: what is said about it, for reports and for the list of what is kept. What makes the rows adds to it.
+        about: its description, for reports and for the list of kept results. The function that makes the rows adds to
+            it.
         session: how it is made.
         record: keeps it; None if nothing is kept.
     """
@@ -58,7 +59,7 @@ class Making:
     def begin(
         cls, attentions: list[Attention], options: Options, session: Session, record: ResultRecord | None
     ) -> Making:
-        """A result about models that are open. Nothing is kept of an adapter: its base may change unnoticed."""
+        """A result about opened models. Results about an adapter are not kept: its base may change unnoticed."""
         first, *others = attentions
         about: dict[str, Any] = {
             **software(), **machine(), "model": first.ref, "revision": first.store.revision,
@@ -72,9 +73,10 @@ class Making:
         return cls(about, session, record)
 
     def take_finished(self, count: int, what: str) -> dict[int, list[Row]]:
-        """The rows of those of so many parts that were finished before on the same device, by their number.
+        """The rows of the parts already finished on the same device, by their number.
 
-        what: the parts are. If the session wants fresh results, they are removed.
+        count: number of all parts. what: the parts, in the plural. If the session wants fresh results, finished parts
+        are removed.
         """
         if self.record is None:
             return {}
@@ -87,7 +89,7 @@ class Making:
         for part in parts.values():
             self._remember_notes(part.about.get(NOTES, {}))
         if rows:
-            self.session.progress(Progress("kept", f"{len(rows)} of {count} {what} from the result store"))
+            self.session.progress(Progress("kept", f"{len(rows)} of {count} {what} from kept results"))
         return rows
 
     def keep_part(self, number: int, rows: list[Row]) -> None:

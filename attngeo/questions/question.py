@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """A question. A field that is no text for people is a value, or the name "module:name" of one.
+    """A question. Each field that is not a readable text is a value, or the name "module:name" of one.
 
     Attributes:
         name: as recipes have it.
         options: its options class.
         columns: of its table, or a function of some of the options that lists them; None if they are known only when
             it is read.
-        checks: what conditions may say of its table, a `Checkable`; None if that is known only when it is read.
+        checks: the checks that conditions allow on its table, a `Checkable`; None if they are known only when it is
+            read.
         title: of its table.
         rows: of a question about models, the function that makes the rows. It is called as rows(*attentions, options,
             making) with each model opened as the options say (`readings`), and yields lists of rows.
@@ -76,7 +77,7 @@ class Question:
         return tuple(columns(**{name: getattr(options, name) for name in inspect.signature(columns).parameters}))
 
     def find_checks(self) -> Any:
-        """What conditions may say of its table; None if that is known only when it is read."""
+        """The checks that conditions allow on its table; None if they are known only when it is read."""
         return resolve(self.checks)
 
 
@@ -106,14 +107,14 @@ class View:
         return self.caption + (self.beside if shown[columns].notna().any(axis=None) else "")
 
     def show(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """What is shown of these rows."""
+        """The part of these rows that is shown."""
         if self.make is None:
             return rows
         shown: pd.DataFrame = resolve(self.make)(rows)
         return shown
 
     def list_columns(self, of_results: Collection[str] | None) -> Collection[str] | None:
-        """The columns of what is shown of results with these columns; None if they are not known yet."""
+        """The columns shown for results with these columns; None if they are not known yet."""
         if self.make is None:
             return of_results
         if self.columns is None:

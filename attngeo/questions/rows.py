@@ -22,8 +22,8 @@ CIRCUIT = "circuit"
 def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
 
-    Rows that do not say of which circuit they are stay as they are, and so do stacks that are named already. To split
-    such a table into stacks splits it into circuits, too.
+    Rows without a circuit, and stacks already named, stay unchanged. Splitting such a table into stacks also splits it
+    into circuits.
     """
     if CIRCUIT not in rows:
         return rows

@@ -48,7 +48,7 @@ def summarize_columns(
     *,
     only_heads: bool = False,
 ) -> pd.DataFrame:
-    """Quantiles of columns of numbers over the layers, and over the heads, of each stack: one row each.
+    """Quantiles of number columns over the layers, and over the heads, of each stack: one row per stack.
 
     Args:
         rows: a row for each layer (without `head`) or head.

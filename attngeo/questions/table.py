@@ -170,7 +170,7 @@ VIEWS = {
     ),
     "layers": (
         View(
-            "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
+            "final scores of each layer, and the steps after which they stay within 10% of these", CURVE_KEYS,
             "attngeo.pretrain.curves:summarize_layers", "attngeo.pretrain.curves:layer_columns",
         ),
     ),
@@ -183,7 +183,7 @@ VIEWS = {
     ),
     "advantage": (
         View(
-            "accuracy of attention above that of the best of the other methods, with the standard error",
+            "accuracy of attention minus the accuracy of the best other method, with the standard error",
             ("method", "accuracy"), f"{WIBISONO}:measure_advantage", f"{WIBISONO}:ADVANTAGE_COLUMNS",
             f"{WIBISONO}:LABELS",
         ),

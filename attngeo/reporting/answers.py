@@ -91,7 +91,7 @@ class ResultsAnswer:
         return cls(rows, [{str(name): value for name, value in part.attrs.items() if name != NOTES} for part in parts])
 
     def restore_names(self, paths: RecipePaths) -> None:
-        """Name models and files as the recipe does, instead of by their paths on this machine."""
+        """Replace paths on this machine by the names that the recipe uses for models and files."""
         self.origins = paths.restore(self.origins)
         if self.rows is None or not paths.names:
             return
@@ -133,7 +133,7 @@ PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_declare_run_o
 
 
 def answer(question: Question, options: Any, workplace: Workplace, subjects: dict[str, Any]) -> ResultsAnswer:
-    """What answers a question of a recipe. subjects: what is asked beside the options, by name."""
+    """The answer to a question of a recipe. subjects: the subjects of the question, by name."""
     if question.is_of_models:
         return ask_models(question, options, workplace, **subjects)
     answered: ResultsAnswer = resolve(question.run)(options, workplace, **subjects)
@@ -141,9 +141,9 @@ def answer(question: Question, options: Any, workplace: Workplace, subjects: dic
 
 
 def ask_models(question: Question, options: Any, workplace: Workplace, models: Models) -> ResultsAnswer:
-    """The tables of a question about some models. A model that fails costs only its rows.
+    """The tables of a question about some models.
 
-    Of a question about a model and another one, the first one costs all.
+    A model that fails costs only its rows, except that the first model of a comparison costs all rows.
     """
     is_of_pairs = len(question.subjects) > 1
     resolved: dict[str, str] = {}

@@ -286,7 +286,7 @@
   let preparing = true;
   prepareFigures().catch((error) => {
     console.error(error);
-    for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn. Its numbers are in the files of the folder tables.";
+    for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn. Its numbers are in the folder tables.";
   }).finally(() => { preparing = false; });
   // The window's load event waits for pictures, and each begins the next until figures can be drawn: a program that prints
   // the page as soon as it is loaded has them, too.

@@ -36,7 +36,7 @@ DIGITS, DECIMALS = 4, 3
 
 
 def render_page(content: ReportContent) -> str:
-    """The page as one HTML file that contains all it needs.
+    """The page as one self-contained HTML file.
 
     Names are shown letter for letter; HTML in Markdown texts is shown as text.
     """
@@ -176,7 +176,7 @@ def pack_figures(figures: Iterable[Figure]) -> str:
 
 
 def encode_figure(figure: Figure) -> str:
-    """A figure as plotly's JSON, in one line, without the template; the page sets the colours."""
+    """A figure as plotly JSON on one line, without the template; the page sets the colours."""
     content = figure.to_plotly_json()
     content["layout"].pop("template", None)
     for shown, trace in zip(content["data"], figure.data, strict=True):
@@ -194,7 +194,7 @@ def compress(text: str) -> str:
 def disarm(text: str) -> str:
     """A Markdown text whose HTML is shown as text, as on the page, and whose links run no script.
 
-    Code, and "<" that begins no HTML, stay as they are.
+    Code, and a "<" that does not begin HTML, stay unchanged.
 
     >>> disarm("a < b, <b>c</b>"), disarm("`<b>` <https://a.org>")
     ('a &lt; b, &lt;b>c&lt;/b>', '`<b>` <https://a.org>')

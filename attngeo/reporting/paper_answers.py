@@ -33,12 +33,12 @@ class EfaTable(RunOptions):
 
 
 def check_all(options: TheoryOptions, workplace: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
-    """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
+    """Whether statements of the papers hold. statements: their names, as in the command; by default all."""
     return ResultsAnswer.of(check_statements(statements, options=options, progress=workplace.session.progress))
 
 
 def simulate(options: SimulateOptions, workplace: Workplace) -> ResultsAnswer:
-    """Scores of methods on simulated tables, whose test rows have another distribution."""
+    """Scores of methods on simulated tables, whose test rows come from a shifted distribution."""
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
     return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), workplace)))

@@ -41,7 +41,7 @@ class RecipePaths:
         return self.resolve(reference) + text.removeprefix(reference)
 
     def locate(self, path: str) -> str:
-        """A file beside the recipe. Raises ModelNotFoundError if the text is no path."""
+        """A file beside the recipe. Raises ModelNotFoundError if the text is not a path."""
         return str(self.base / local_path(path))
 
     def restore(self, value: Any) -> Any:
@@ -68,7 +68,7 @@ def resolve_reference(model: str, base: Path) -> str:
     if local_path(model).exists():
         raise ModelNotFoundError(
             "found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
-            "it there; for the Hub's model, run from another directory",
+            "it there; for the model on the Hub, run from another directory",
             subject=model,
         )
     return prefix + model
@@ -88,7 +88,7 @@ def list_texts(content: Any) -> Iterator[str]:
 
 
 def name_path(text: str, base: Path) -> Path:
-    """The path that a text in a request may name, relative to the recipe. Raises ModelNotFoundError if it is none."""
+    """The path, relative to the recipe, that a text in a request may name. Raises ModelNotFoundError for no path."""
     _, text = split_prefix(text)
     return base / local_path(split_adapter_weight(text)[0])
 

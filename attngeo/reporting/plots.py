@@ -64,12 +64,12 @@ def plot(  # noqa: D417 - the keywords are those of a session
 ) -> Figure:
     """A figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
 
-    Rows of files and DataFrames come before those of models. An option that a kind does not use has no effect.
+    The rows from files and DataFrames come before the rows of models. A kind ignores options that it does not use.
 
     Args:
         kind: name of the kind.
-        inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`, a
-            model's reference, a pattern such as org/name@step* or ./checkpoints/*, a model in memory, a DataFrame of
+        inputs: one or more of: a results file of `attngeo score`, `analogy` or `pretrain`, a folder of `pretrain`, a
+            model reference, a pattern such as org/name@step* or ./checkpoints/*, a model in memory, a DataFrame of
             results.
         options: how it is drawn; its fields are keywords, too:
             {options}
@@ -84,7 +84,7 @@ def plot(  # noqa: D417 - the keywords are those of a session
 
     Raises:
         UsageError: the kind is unknown, or it cannot show the score.
-        DataError: the rows lack what is drawn.
+        DataError: the rows lack the columns or values to draw.
         AttnGeoError: an input cannot be read.
 
     >>> figure = plot("layers", "demo:minilm")

@@ -64,7 +64,7 @@ Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
 class Request(Table):
-    """Results of a question under a name. Each question has a class of its own, with further keys.
+    """Named results of a question. Each question has its own class, with further keys.
 
     Attributes:
         command: name of the question.
@@ -78,7 +78,7 @@ class Request(Table):
 
     @property
     def question(self) -> Question:
-        """What is asked."""
+        """The question that is asked."""
         return QUESTIONS[self.command]
 
     @property
@@ -88,7 +88,7 @@ class Request(Table):
 
     @property
     def checks(self) -> Checkable | None:
-        """What conditions may say of its table; None if they say nothing of such tables."""
+        """The checks that conditions allow on its table; None if there are no conditions for such tables."""
         if self.columns is None:
             return join_checks()
         checks: Checkable | None = self.question.find_checks()
@@ -96,7 +96,7 @@ class Request(Table):
 
     @property
     def checked_names(self) -> list[str]:
-        """The models that checks are about: of models that are compared with the first one, the others."""
+        """The models that checks are about; in a comparison with the first model, the others."""
         checks = self.checks
         is_of_others = checks is not None and checks.about[0] != "model"
         return self.model_names[is_of_others:]
@@ -120,7 +120,7 @@ class Request(Table):
 
     @property
     def subjects(self) -> dict[str, Any]:
-        """What is asked beside the options, by name."""
+        """The subjects of the question, by name."""
         return {name: value for name, value in self if name not in (*Request.model_fields, MODELS_FILE)}
 
 
@@ -176,7 +176,7 @@ class FigureBlock(PlotOptions):
 
     @property
     def shown(self) -> PlotOptions:
-        """What is shown of the results."""
+        """The part of the results that is shown."""
         return PlotOptions(**{name: value for name, value in self.given.items() if name in PlotOptions.model_fields})
 
 
@@ -235,7 +235,7 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Recipe(Table):
-    """A report: texts, results, and what is made of them.
+    """A report: texts, results, and the figures, tables and checks made from them.
 
     Attributes:
         title: title of the page, up to 200 characters.
@@ -301,8 +301,8 @@ class RecipeFile(NamedTuple):
 def read_recipe(path: str | Path) -> RecipeFile:
     """Read and check a recipe.
 
-    Raises DataUnavailableError if there is no such file, and UsageError, which names the file, the location in it and
-    what was expected, if the recipe cannot be used.
+    Raises DataUnavailableError if there is no such file, and UsageError if the recipe is invalid; the message names
+    the file, the location in it and what was expected.
     """
     path = Path(path).expanduser()
     content, fields = _read_toml(path)
@@ -356,7 +356,7 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
 
 
 def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
-    """A location as messages write it: tables of a list by their name or title, else counted from 1.
+    """A location as messages write it: tables in a list by their name or title, or counted from 1.
 
     >>> name_location(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
     'section "Layers".figures[2].kind'
@@ -387,7 +387,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
     names: set[str] = set()
     for i, request in enumerate(recipe.results):
         if request.name in names:
-            yield ("results", i, "name"), f"{request.name!r} is used twice, expected names that differ"
+            yield ("results", i, "name"), f"{request.name!r} is used twice, expected a different name for each"
         names.add(request.name)
         if request.question.is_of_models and not request.model_names and request.listed_in is None:
             yield ("results", i, "models"), f"is missing, expected models, or {MODELS_FILE}"
@@ -413,7 +413,7 @@ def _check_figure(
     if "score" in figure.model_fields_set and options.score not in spec.scores:
         yield (*location, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
-        yield (*location, "model"), f"{figure.kind} has of, too; expected results or a model"
+        yield (*location, "model"), f"{figure.kind} has of and model, expected one of them"
     elif figure.model is None and not spec.columns:
         yield (*location, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
@@ -432,7 +432,7 @@ def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) ->
     request = recipe.find_request(table.of)
     known = None if request is None else request.columns
     fitting = [name for name in VIEWS if find_view(name, known or ())]
-    advice = f", or of these results show = {' or '.join(fitting)}"
+    advice = f", or, for these results, show = {' or '.join(fitting)}"
     view = None if known is None else find_view(table.show, known)
     needs = VIEWS[table.show][0].needs if view is None else view.needs
     yield from _check_reference(recipe, location, table.of, needs, where=table.where, advice=advice, show=table.show)
@@ -470,7 +470,7 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
             yield (*location, "fail_if"), f"{error}; {check.of!r} are results of {request.command}"
             return
         if condition.needs_baseline:
-            problem = "compares with a baseline, which only attngeo score --baseline has; name no baseline"
+            problem = "compares with a baseline, but only attngeo score --baseline has one; leave it out"
             yield (*location, "fail_if"), problem
         columns = [quantity.column for quantity in condition.quantities.values() if quantity.statistic]
     yield from _check_reference(recipe, location, check.of, columns, check.models)
@@ -480,7 +480,7 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
         if PATTERN.search(model):  # the first that matches has no checks, the others have
             continue
         names = list_names(request.checked_names)
-        problem = f"{model!r:.60} has no checks, as others are compared with it; expected one of: {names}"
+        problem = f"{model!r:.60} has no checks, because the others are compared with it; expected one of: {names}"
         yield (*location, "models"), problem
 
 
@@ -506,12 +506,12 @@ def _check_reference(
     known_columns = request.columns
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing and missing[0] in SCORES and request.command == "score":
-        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to the scores of its options"
+        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to scores in its options"
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:
         fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
-        problem = f"are results of {request.command}, which lack what is shown, {list_names(missing)}"
+        problem = f"are results of {request.command}, which do not have {list_names(missing)}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]

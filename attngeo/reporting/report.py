@@ -102,13 +102,13 @@ def build_report(
     {study}
     progress: called while results are computed.
 
-    Writes `index.html`, which opens offline, `report.md`, `provenance.json`, every table as CSV and Parquet in
-    `tables/`, and, if images can be drawn, a picture of each figure in `pictures/`, which `report.md` shows. If
+    Writes `index.html`, which opens offline, `report.md`, `provenance.json` and every table as CSV and Parquet in
+    `tables/`. If images can be drawn, writes a picture of each figure in `pictures/`; `report.md` shows them. If
     `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the date;
-    SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
-    Raises DataUnavailableError or UsageError for the recipe, and UsageError if it reads a file that the report would
-    overwrite; OutputError if `folder` cannot be written, and the first failure if all results fail, or with `fail_fast`
-    if one does. Raises FolderInUseError if another process makes a report in `folder`.
+    SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report. Raises
+    DataUnavailableError or UsageError for the recipe, UsageError if the recipe reads a file that the report would
+    overwrite, and OutputError if `folder` cannot be written. Raises the first failure if all results fail or, with
+    `fail_fast`, if any result fails. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file = read_recipe(recipe)
     folder = Path(folder)
@@ -250,7 +250,7 @@ def _draw_pictures(content: ReportContent, folder: Path) -> tuple[list[str], str
         log.info("no pictures: %s", error)
         shutil.rmtree(folder)
         return [], (
-            "no pictures: Chromium or the package that draws images is missing, or failed. To have them, "
+            "no pictures: Chromium or the package that draws images is missing or failed. To get them, run "
             f"pip install 'attngeo[images]', {GET_BROWSER}, and make the report again"
         )
     return list(figures), ""

@@ -70,7 +70,7 @@ class ReportFailure:
 
     @classmethod
     def of(cls, where: str, what: str, error: Exception) -> ReportFailure:
-        """The failure of any error; one that is not attngeo's own is logged with its traceback."""
+        """The failure that any error causes; unless the error is attngeo's own, its traceback is logged."""
         known = error if isinstance(error, AttnGeoError) else UnexpectedError.describe(what, error)
         if isinstance(known, UnexpectedError):
             log.info("%s: %s", where, what, exc_info=error.__cause__ or error)
@@ -102,14 +102,14 @@ class CollectedResults:
     requests: dict[str, Request] = field(default_factory=dict)
 
     def find(self, name: str) -> pd.DataFrame:
-        """The rows of the results of that name. Raises DataError if all of them are missing."""
+        """The rows of the results with this name. Raises DataError if all of them are missing."""
         if name not in self.rows:
-            raise DataError(f"the results {name} are missing: all of their parts failed")
+            raise DataError(f"the results {name} are missing, because all their parts failed")
         return self.rows[name]
 
     @property
     def note(self) -> str:
-        """Which results have files of another name, and why; empty if all have their own."""
+        """Which results have files with a different name, and why; empty if none has."""
         sentences = []
         for name, file in self.files.items():
             if file == name:
@@ -117,7 +117,7 @@ class CollectedResults:
             alike = [other for other in self.files if other != name and fold_name(other) == fold_name(name)]
             reason = f"Windows cannot have files named {name}"
             if alike:
-                reason = f"macOS and Windows take {alike[0]}.csv and {name}.csv for one file"
+                reason = f"macOS and Windows treat {alike[0]}.csv and {name}.csv as the same file"
             sentences.append(
                 f'the results "{name}" are in tables/{file}.csv and tables/{file}.parquet, because {reason}'
             )
@@ -125,7 +125,7 @@ class CollectedResults:
 
 
 def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
-    """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
+    """Answer the questions of a recipe, or reuse the answers kept by an unfinished report in the same folder.
 
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
     something does; and OutputError and InterruptedTrainingError at once.
@@ -165,7 +165,7 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
 
 
 def find_labels(file: RecipeFile, collected: CollectedResults) -> dict[str, str]:
-    """The labels of the models of a recipe, also of those that failed. Raises UsageError, which names the file."""
+    """The labels of a recipe's models, including failed ones. Raises UsageError, which names the file."""
     recipe = file.recipe
     models = [*list_named(*collected.rows.values())]
     for request in recipe.results:
@@ -211,7 +211,7 @@ def _load_kept(path: Path) -> ResultsAnswer | None:
     except (OSError, ValueError, KeyError):
         return None
     rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
-    log.info("%s: kept from the report that was interrupted", path.stem)
+    log.info("%s: kept from the interrupted report", path.stem)
     return ResultsAnswer(rows, origins)
 
 
@@ -313,7 +313,7 @@ class ReportContent:
 def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Workplace) -> ReportFigure:
     """The figure of a block.
 
-    Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
+    Raises what reading a model raises, and DataError or UsageError if the results do not fit the figure.
     """
     score = SCORES[block.score].label if block.score in SCORES else block.score
     label = block.spec.describe(score, published=block.published)
@@ -374,7 +374,7 @@ def _select_rows(block: FigureBlock, collected: CollectedResults) -> pd.DataFram
 def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
     """The table of a block. Raises DataError, and UsageError for a column or a value that the results lack.
 
-    taken: the tables so far, by the names of their files; the new one is added under a name of its own.
+    taken: the tables so far, by the names of their files; the new table is added under a unique name.
     """
     rows = collected.find(block.of)
     view = find_view(block.show, rows.columns) or VIEWS[block.show][0]  # which says what a file lacks
@@ -399,7 +399,7 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """A table of scores whose first columns say of what a row is, then its changes and scores; others as they are."""
+    """A table of scores with the columns that identify a row first, then changes and scores; other tables unchanged."""
     scores = [column for column in rows if str(column).startswith(score_names())]
     if "model" not in rows or not scores:
         return rows
@@ -410,9 +410,10 @@ def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list[Outcome]:
-    """The outcome of a check for every stack of its models. A model that is missing fails, and so do empty results.
+    """The outcome of a check for every stack of its models.
 
-    Raises UsageError if the results lack a column of the condition, and DataError for a file of another kind.
+    A missing model fails, and so do empty results. Raises UsageError if the results lack a column of the condition, and
+    DataError for a file of another kind.
     """
     request = collected.requests.get(check.of) or recipe.find_request(check.of)
     assert request is not None  # as the recipe was checked

@@ -58,7 +58,7 @@ def _split_word(word: str) -> list[str]:
 
 
 def fit_table(shown: pd.DataFrame, are_numeric: Sequence[bool]) -> SheetFit:
-    """How a table of texts fits a sheet. are_numeric: whether each column has numbers, which do not break."""
+    """The fit of a table of texts on a sheet. are_numeric: whether each column has numbers, which do not break."""
     widths = [
         _measure_column(name, shown.iloc[:, place], is_numeric)
         for place, (name, is_numeric) in enumerate(zip(shown.columns, are_numeric, strict=True))

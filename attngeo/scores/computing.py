@@ -159,7 +159,7 @@ def score_outputs(site: AttentionSite, v: Tensor, o: Tensor, notes: list[str], o
 
 
 def score_missing_outputs(site: AttentionSite, options: ScoreOptions) -> Iterator[Row]:
-    """The rows of a site whose values and outputs are not known, without scores."""
+    """The rows of a site with unknown values and outputs, without scores."""
     empty = _empty([f"values and outputs cannot be read: {site.missing}"])
     return iter([beginning | empty for beginning in _begin_output_rows(site, options)])
 

@@ -67,7 +67,7 @@ def query_key_matrix(
     cells: int = MOST_CELLS,
     hub: HubAccess,
 ) -> QueryKeyMatrix:
-    """W_qk of one layer, or of one of its heads, small enough to be drawn.
+    """W_qk of one layer, or of one of its heads, reduced to a size that can be drawn.
 
     Args:
         model: as for `attngeo.score`.
@@ -157,7 +157,7 @@ def measure_spectrum(
 ) -> pd.DataFrame:
     """The singular values of a matrix of one layer, or of one of its heads, in bands of values that are nearly equal.
 
-    The directions of a band are arbitrary: a small change of the weights turns them into each other.
+    The directions of a band are arbitrary: a small change of the weights rotates them into each other.
 
     Args:
         model: as for `attngeo.score`.
@@ -210,7 +210,7 @@ def _measure_norms(form: Form, gamma: float) -> pd.DataFrame:
 def count_outliers(
     model: Model, session: Session = Session(), *, stack: str | None = None, gamma: float = 2.0
 ) -> pd.DataFrame:
-    """In how many layers and heads of a stack each row and each column of W_qk is an outlier.
+    """The number of layers and heads of a stack in which each row and each column of W_qk is an outlier.
 
     Zero and non-finite matrices have no outliers.
 
@@ -221,15 +221,15 @@ def count_outliers(
         gamma: a row or column is an outlier if its norm exceeds mean + gamma·std of the norms.
 
     Returns:
-        One row for each row and column that is an outlier of a layer or head, the most frequent first:
+        One row per row or column of W_qk that is an outlier in a layer or head, the most frequent first:
 
             model, stack
             axis                "row" or "column"
             index               its number, from 0
-            layers, heads       of how many it is an outlier
-            layers_chance       how many rows (columns) would be outliers of as many layers or more if each layer had
+            layers, heads       number of layers and heads in which it is an outlier
+            layers_chance       how many rows (columns) would be outliers in as many layers or more if each layer had
                                 its own outliers at random places
-            heads_chance        the same of heads
+            heads_chance        the same for heads
 
         Its `attrs` have the numbers of all layers, heads and dimensions: of_layers, of_heads, d_model; and gamma.
 
@@ -254,8 +254,8 @@ def count_outliers(
         widths = sorted({site.d_model for site in sites} | {site.key_width for site in sites})
         if len(widths) > 1:
             raise UnsupportedModelError(
-                f"stack {sites[0].stack} has queries and keys of {', '.join(map(str, widths))} inputs, expected one "
-                "number, so that layers have rows and columns in common; choose another stack with $stack",
+                f"stack {sites[0].stack} has queries and keys of {', '.join(map(str, widths))} inputs, expected the "
+                "same number in all layers, so that they share rows and columns; choose another stack with $stack",
                 "stack",
             )
         for forms in attention.read(sites):

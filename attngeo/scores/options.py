@@ -73,24 +73,22 @@ class ScoringOptions(Options):
 
 
 class ScoreOptions(ReadingOptions, ScoringOptions):
-    """Options of `score`. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of `score`. Raises UsageError for an invalid choice or a value outside its limits."""
 
     def readings(self) -> tuple[ModelReading]:
-        """What is read of the model."""
+        """The parts of the model that are read."""
         return (ModelReading(self, PARTS_OF[self.circuit], self.adapter_only),)
 
     def _check(self) -> None:
         if self.circuit != "qk" and self.with_bias:
             raise UsageError(
-                "biases of values and outputs add the same to every token; leave out $with_bias, or $circuit",
+                "biases of values and outputs add the same to every token; leave out $with_bias or $circuit",
                 "with_bias",
                 "circuit",
             )
         if self.circuit != "qk" and self.adapter_only:
-            raise UsageError("$adapter_only is about W_qk; leave it out, or $circuit", "adapter_only", "circuit")
+            raise UsageError("$adapter_only applies only to W_qk; leave it or $circuit out", "adapter_only", "circuit")
         if self.circuit == "ov" and self.rope_offset:
-            raise UsageError("$rope_offset is about W_qk; leave it out, or $circuit", "rope_offset", "circuit")
+            raise UsageError("$rope_offset applies only to W_qk; leave it or $circuit out", "rope_offset", "circuit")
         if self.adapter_only and not self.adapter:
-            raise UsageError(
-                "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"
-            )
+            raise UsageError("$adapter_only requires an adapter; name one with $adapter", "adapter_only", "adapter")

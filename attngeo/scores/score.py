@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of scores, in their order: those of the frame that `score` returns for these options.
+    """The columns of the table that `score` returns for these options, in order.
 
     Args:
         scores: optional scores, as for `score`: names, "trace_z,stable_rank" or "all".
@@ -58,16 +58,16 @@ class ScoreKeywords(ScoreOptions, RevisionOptions, HubAccess, ResultOptions, Stu
 def score(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
-    """Symmetry and directionality of every layer, and with `per_head` of every head, of the attention of models.
+    """Symmetry and directionality of every attention layer of models, and with `per_head` of every head.
 
-    Scores of a reference are kept in the platform's cache folder, or in that which ATTNGEO_CACHE names, under the
-    model's content (its commit, or the times of its files), the options and the version of the code. They are not
-    computed twice, and after an interruption no finished layer is read again.
+    Scores of a reference are kept in the platform's cache folder, or in the folder ATTNGEO_CACHE. They are reused if
+    the model's content (its commit, or the times of its files), the options and the version of the code are the same.
+    After an interruption, finished layers are not read again.
 
     Args:
         models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
-            several, with patterns such as `org/name@step*` and `./checkpoints/*`. One that fails raises its error after
-            the others are scored and kept. Checkpoints of a training are in the order of their steps.
+            several, with patterns such as `org/name@step*` and `./checkpoints/*`. If a model fails, its error is raised
+            after the others are scored and kept. Checkpoints of a training are sorted by step.
         options: what is scored, and how; its fields are keywords, too:
             {options}
         revisions: which of several revisions of one repository are scored; its field is a keyword, too:
@@ -88,7 +88,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: the model cannot be read or scored.
-        UsageError: a value is no choice or outside its limits, or revisions have equal weights.
+        UsageError: a value is not a choice or is outside its limits, or revisions have equal weights.
 
     >>> import attngeo
     >>> frame = attngeo.score("demo:minilm", layers=[0])

@@ -54,15 +54,15 @@ class ScoreSpec:
 
     Attributes:
         name: its column.
-        label: how figures and tables call it.
+        label: its name in figures and tables.
         low: the lower end of its range; −∞ if it has none.
         high: the upper end of its range; ∞ if it has none.
-        negative: what the lower end means, as the end of the sentence "the form is …".
-        positive: what the upper end means, as the end of the sentence "the form is …".
+        negative: meaning of the lower end, to complete the sentence "the form is …".
+        positive: meaning of the upper end, to complete the sentence "the form is …".
         compute: the score of each head of a form, [heads], NaN if it is undefined; called with its statistics and the
             ScoreOptions.
         chance: the score of random forms, for a d_model; None if it depends on more than that.
-        chance_is_exact: whether chance follows from a proof; then the column `NAME_z` counts standard deviations
+        chance_is_exact: whether chance follows from a proof; if so, the column `NAME_z` counts standard deviations
             above chance.
         is_optional: whether it is computed only if the option `scores` names it.
         is_size: whether it grows with the form, as a norm does.
@@ -90,7 +90,7 @@ class ScoreSpec:
         return f"{self.label} ({low} {self.negative}, {high} {self.positive})"
 
     def z(self, value: float, d_model: int) -> float:
-        """How many standard deviations a score is above chance, which it must have."""
+        """A score in standard deviations above chance; the score must have a chance level."""
         assert self.chance is not None
         mean, deviation = self.chance(d_model)
         return (value - mean) / deviation
@@ -192,7 +192,7 @@ SPREADS = ("column_spread", "row_spread")
 
 
 def score_names(chosen: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of the scores that are always computed, and of the optional ones that are chosen, as in the table."""
+    """The names of the scores that are always computed, and of the chosen optional ones, in the order of the table."""
     return tuple(name for name, spec in SCORES.items() if not spec.is_optional or name in chosen)
 
 

@@ -20,17 +20,17 @@ SHOWN = ("model", "stack", "circuit", "layer", "head", *SCORES, "frobenius_norm"
 
 
 def style(rows: pd.DataFrame) -> Styler:
-    """A table of scores for a notebook: the columns that matter, with a bar in the cell of each score that has a range.
+    """A table of scores for a notebook: its main columns, with a bar in the cells of scores that have a range.
 
     Args:
         rows: table of `attngeo.score`, or rows of it.
 
     Returns:
-        A Styler of pandas, which a notebook shows as HTML; a bar ends at the end of the score's range.
+        A pandas Styler, which a notebook shows as HTML; a full bar is the end of the score's range.
 
     Raises:
         DataError: the rows have no score.
-        UsageError: they are no DataFrame.
+        UsageError: they are not a DataFrame.
 
     >>> import attngeo
     >>> attngeo.style(attngeo.score("demo:decoder")).data.columns.tolist()
@@ -39,7 +39,7 @@ def style(rows: pd.DataFrame) -> Styler:
     require_frame(rows, "the table", "attngeo.score")
     scores = [name for name in SCORES if name in rows]
     if not scores:
-        raise DataError(f"the rows have none of the columns {', '.join(SCORES)}; expected those of attngeo.score")
+        raise DataError(f"the rows have none of the columns {', '.join(SCORES)}; expected the output of attngeo.score")
     shown = rows[[name for name in SHOWN if name in rows]]
     # A column without values says nothing: no heads, no notes.
     is_empty = (shown.isna() | (shown == "")).all()

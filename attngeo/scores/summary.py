@@ -26,7 +26,7 @@ SETTLED = 0.1
 def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
     """The names of the statistics of scores over layers, then over heads.
 
-    quantiles: keys of `QUANTILES`. scores: by default those that are no optional ones.
+    quantiles: keys of `QUANTILES`. scores: by default all but the optional ones.
 
     >>> statistics(["median"])[0]
     'symmetry_median'
@@ -65,9 +65,10 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def find_settled(values: pd.Series) -> Any:
-    """The step from which on a curve stays within 10% of its last value; None if it has no values.
+    """The step from which a curve stays within 10% of its last value; None if it has no values.
 
-    values: by step, in their order. A curve that ends near 0 settles late, as 10% of that are less than its noise.
+    values: by step, in their order. A curve that ends near 0 settles late, because 10% of its last value is less than
+    its noise.
 
     >>> import pandas as pd
     >>> int(find_settled(pd.Series([0.0, 0.5, 0.52, 0.5], index=[0, 10, 20, 30])))
@@ -116,7 +117,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The columns `summary_columns(scores)` for the scores that `rows` have. `layers` and `heads` count the rows that
         have the first score of `SCORES`. A statistic is missing if there is nothing to summarise. Its `attrs` say how
-        `rows` were made, if those of `rows` do.
+        `rows` were made, if the `attrs` of `rows` do.
 
     Raises:
         DataError: `rows` lacks a column, or has a layer or head twice.
@@ -134,7 +135,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False) -> tuple[str, ...]:
-    """The columns of a summary that a page has room for, for rows with these optional scores, as `summary_columns`.
+    """The columns of a summary that fit on a page, for rows with these optional scores, as `summary_columns`.
 
     per_head: with those over heads, too.
     """
@@ -145,5 +146,5 @@ def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False)
 
 
 def summarize_briefly(rows: pd.DataFrame, *, per_head: bool = False) -> pd.DataFrame:
-    """What a page shows of `summarize`. per_head: with the statistics over heads."""
+    """The part of `summarize` that a page shows. per_head: include the statistics over heads."""
     return summarize(rows)[list(brief_columns(scores_in(rows.columns), per_head=per_head))]

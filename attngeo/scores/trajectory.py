@@ -23,7 +23,7 @@ Over = Literal["layers", "heads"]
 
 
 def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the checkpoints of trainings, with a column `step`, and with models without their steps.
+    """Rows of training checkpoints, with a column `step`, and with the steps removed from the model names.
 
     Rows of a model whose name states no step, such as org/name@main, are left out.
 
@@ -38,7 +38,7 @@ def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
     stated = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint.step is not None}
     if not stated:
         raise DataError(
-            f"no name of a model states a step: {list_names(names)}; expected revisions such as "
+            f"no model name states a step: {list_names(names)}; expected revisions such as "
             "org/name@step1000, or folders such as run/checkpoint-500"
         )
     seen: dict[TrainingStep, str] = {}
@@ -59,13 +59,13 @@ def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
-    """The step from which on each score is outside of its chance band, for each stack of each model.
+    """The step at which each score leaves its chance band for good, for each stack of each model.
 
     The score of a step is the median over layers, or over heads, in standard deviations of the score of one random form
-    of the same width (z): its factors are Gaussian, as those of a model that is not trained; see `SCORES`. The band is
-    −2 ≤ z ≤ 2. The step is the first one from which on z is above the band at every scored step, or below it at every
-    one. Between it and the scored step before it, the score left the band. It is no test of significance: the median of
-    several layers varies less than the score of one, and layers of one model are not independent.
+    of the same width (z): its factors are Gaussian, like those of an untrained model; see `SCORES`. The band is −2 ≤ z
+    ≤ 2. The step is the first one from which z is above the band at every scored step, or below it at every one. The
+    score left the band between the scored step before it and this step. This is not a test of significance: the median
+    of several layers varies less than the score of one, and layers of one model are not independent.
 
     Args:
         rows: table of `attngeo.score`, of several revisions or folders; see `split_step` for their names.
@@ -73,7 +73,7 @@ def find_departures(rows: pd.DataFrame, over: Over = "layers") -> pd.DataFrame:
 
     Returns:
         The columns `DEPARTURE_COLUMNS`, one row for each stack of each model and each score that has a chance level.
-        step: that step, missing if the score is inside of the band at the last scored step. after: the scored step
+        step: that step, missing if the score is inside the band at the last scored step. after: the scored step
         before it, missing if it is the first one. steps: how many steps have the score.
 
     Raises:
@@ -104,13 +104,13 @@ def scores_with_chance(rows: pd.DataFrame) -> Iterator[ScoreSpec]:
 
 
 def standardize(rows: pd.DataFrame, spec: ScoreSpec) -> pd.DataFrame:
-    """Rows with a column `z`: how many standard deviations a score, which has a chance level, is above its mean."""
+    """Rows with a column `z`: a score with a chance level, in standard deviations above chance."""
     scores = rows[spec.name].astype("float64")
     return rows.assign(z=[spec.z(score, int(width)) for score, width in zip(scores, rows["d_model"], strict=True)])
 
 
 def find_departure(z: pd.Series) -> Any:
-    """The step from which on a curve is outside of the chance band, on one side; None if it ends inside.
+    """The step from which a curve stays outside the chance band, on one side; None if it ends inside.
 
     z: by step, in their order, none of them missing.
 

@@ -38,11 +38,13 @@ LOGGERS = ("distributed", "distributed.client", "tornado.application")
 def run_on_cluster(
     function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session, address: str
 ) -> Outcomes:
-    """The outcome of each run as it arrives. Closing the iterator cancels the runs that no worker has begun.
+    """The outcome of each run as it arrives.
 
-    The runs of a worker that is killed are repeated on another one; Dask gives up a run that has killed several workers
-    (`distributed.scheduler.allowed-failures`). Raises UsageError if distributed is not installed or the address is
-    none, ClusterError if the scheduler cannot be reached or is lost.
+    Closing the iterator cancels the runs that no worker has started. If a worker is killed, another one repeats its
+    runs; Dask gives up a run that has killed several workers (`distributed.scheduler.allowed-failures`).
+
+    Raises UsageError if distributed is not installed or the address is invalid, ClusterError if the scheduler cannot
+    be reached or is lost.
     """
     with require_extra():
         from distributed import as_completed

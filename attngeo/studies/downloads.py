@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 
 @contextmanager
 def downloads_folder() -> Iterator[Path]:
-    """The folder of downloads in the cache; or, if nothing is to be kept, one that is removed after the block."""
+    """The folder of downloads in the cache folder or, if nothing is kept, a folder that is removed after the block."""
     cache = cache_folder()
     if cache is not None:
         yield cache / "downloads"
@@ -44,8 +44,8 @@ def fetch(
     Args:
         address: address of the file.
         path: path of the kept file.
-        read: reads the file, and raises DataError if it is another one; a kept file is then downloaded again, and a new
-            one is not kept.
+        read: reads the file, and raises DataError for a wrong file; a kept file is then downloaded again, and a new one
+            is not kept.
         what: name of the data set, for messages.
         advice: what to do if the data set cannot be reached, for messages.
         most_bytes: limit of the download.
@@ -70,7 +70,7 @@ def fetch(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise OutputError(f"{path.parent} cannot be made ({reason}); name another folder in {VARIABLE}") from None
+        raise OutputError(f"{path.parent} cannot be created ({reason}); set {VARIABLE} to another folder") from None
     with atomic_write(path) as partial:
         _download(address, partial, advice, most_bytes)
         return read(partial)
@@ -91,6 +91,6 @@ def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
             for part in answer.iter_bytes():
                 file.write(part)
                 if file.tell() > most_bytes:
-                    raise DataError(f"{address} has more than {most_bytes:,} bytes, expected at most that; {advice}")
+                    raise DataError(f"{address} has more than the limit of {most_bytes:,} bytes; {advice}")
     except httpx.HTTPError as error:
         raise DataUnavailableError(f"{address} cannot be read ({first_line(error)}); {advice}") from None

@@ -32,24 +32,24 @@ def run_study(
 ) -> list[RunOutcome[Result]]:
     """Call `function(setting, session)` for each setting. Returns the outcomes in the order of the settings.
 
-    A run that fails does not stop the others, unless `fail_fast`: then unfinished runs end at once, and are missing
-    from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a training saved its
-    state and ended; the exception goes to the caller. With several processes or a cluster, function, settings, session
-    and results are pickled.
+    A run that fails does not stop the others, unless `fail_fast` is set: then unfinished runs end at once, and are
+    missing from the list. The same happens on Ctrl-C, or if `on_outcome` or `progress` raises, also if a training saved
+    its state and ended; the exception goes to the caller. With several processes or a cluster, function, settings,
+    session and results are pickled.
 
     Args:
         function: function of a setting and a session.
         settings: one for each run.
         session: its `study` sets the number of processes, or the cluster; its `progress` is called as a run proceeds,
             and for runs in other processes when one ends.
-        names: name of each setting, for people; by default the settings are names.
+        names: readable name of each setting; by default the settings themselves.
         on_outcome: called in this process with each outcome as it arrives, in any order.
         saves: whether a run saves its state and ends at Ctrl-C: then Ctrl-C, SIGTERM and SIGHUP reach the runs in other
             processes of this machine, no further run begins, and the outcomes are waited for. A second one ends all
             processes.
 
     Raises:
-        UsageError: distributed is not installed, or the address of the scheduler is none.
+        UsageError: distributed is not installed, or the address of the scheduler is invalid.
         ClusterError: the scheduler cannot be reached, or is lost.
     """
     if names is None:
@@ -62,7 +62,7 @@ def run_study(
     arrived: dict[int, RunOutcome[Result]] = {}
 
     def report_several() -> None:
-        """How many runs are finished, and which are in work: in their order, as many as there are processes."""
+        """The number of finished runs, and the runs in progress: in order, as many as there are processes."""
         working = [task.name for task in tasks if task.number not in arrived][:jobs]
         what = list_names(working) if options.cluster is None else f"on {options.cluster}"
         progress(Progress("study", what, len(arrived), len(tasks), "steps"))

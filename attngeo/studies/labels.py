@@ -76,9 +76,9 @@ class LabelOptions(Options):
 def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> dict[str, str]:
     """The label of each of these models that has one. Raises UsageError.
 
-    What the checkpoints of a training have in common labels all of them that are there: org/name=BERT makes BERT@step10
-    of org/name@step10, and runs/a=A makes A/checkpoint-10 of runs/a/checkpoint-10; see `split_step`. A ./ at the start
-    of a path, and a slash at its end, make no difference.
+    A label for the common part of a training's checkpoint names labels all its checkpoints: org/name=BERT makes
+    BERT@step10 of org/name@step10, and runs/a=A makes A/checkpoint-10 of runs/a/checkpoint-10; see `split_step`. A ./
+    at the start of a path, and a slash at its end, make no difference.
 
     Raises:
         UsageError: a label is for none of the models, or two models would have one name.
@@ -114,7 +114,7 @@ def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> d
     if repeated is not None:
         same = [model for model in models if resolved.get(model, model) == repeated]
         raise UsageError(
-            f"$label: {same[0]:.60} and {same[1]:.60} would both be {repeated!r:.60}, expected names that differ",
+            f"$label: {same[0]:.60} and {same[1]:.60} would both be {repeated!r:.60}, expected different names",
             "label",
         )
     return resolved
@@ -151,7 +151,7 @@ def list_named(*tables: pd.DataFrame) -> list[str]:
 
 
 def name_models(rows: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
-    """A table whose models have their labels, as `resolve_labels` gives them; others stay as they are."""
+    """A table with labels in place of its models, as from `resolve_labels`; models without a label stay."""
     if not labels:
         return rows
     columns = {column: rows[column].map(lambda name: labels.get(name, name)) for column in NAMING if column in rows}

@@ -33,7 +33,7 @@ def list_models(
     parse: Callable[[str], str] = ModelRef.parse,
     base: Path = Path(),
 ) -> list[str]:
-    """The models that are given, then those of a file, with patterns replaced by the models that match.
+    """The given models, then the models of a file, with patterns replaced by the models that match.
 
     Whether each model exists is not checked.
 
@@ -128,9 +128,9 @@ def _expand(text: str, hub: HubAccess, parse: Callable[[str], str], base: Path =
 def match_models(text: str, hub: HubAccess, base: Path = Path()) -> list[str]:
     """The models that match a pattern, in natural order: step2 before step10.
 
-    `org/name@step*` has the branches and tags of a repository, `./checkpoints/*` the folders of models and the files of
-    weights, relative to `base`, that a shell would name. A folder is one of a model if it holds a configuration or
-    weights. Other texts, and patterns of paths that match none, stay as they are.
+    `org/name@step*` matches the branches and tags of a repository; `./checkpoints/*`, relative to `base`, matches model
+    folders and weight files as in a shell. A folder is a model folder if it holds a configuration or weights. Other
+    texts, and patterns of paths that match none, stay as they are.
 
     Raises ModelNotFoundError if no revision matches.
     """

@@ -33,11 +33,12 @@ STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 
 @contextlib.contextmanager
 def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
-    """Call `handle` at the first of `SIGNALS` inside the block. Only the main thread can; another changes nothing.
+    """Call `handle` at the first of `SIGNALS` inside the block.
 
-    A second signal, and one for which `handle` returns False, goes to the handler that was there before, or raises
-    KeyboardInterrupt if there was none. A process of a study ignores a second Ctrl-C: the process that started it
-    passes the signal on, and ends it if there is another. Other signals that are ignored stay so, as SIGHUP by nohup.
+    Only the main thread can; in other threads, nothing changes. A second signal, or one for which `handle` returns
+    False, goes to the previous handler, or raises KeyboardInterrupt if there was none. A process of a study ignores a
+    second Ctrl-C: the process that started it passes the signal on, and ends it if there is another. Other signals that
+    are ignored stay so, as SIGHUP by nohup.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -112,8 +113,8 @@ def run_in_processes(
                 for task in list(started.values() or left.values()):
                     del left[task.number]
                     failure = StudyError(
-                        "its process was killed, or ended with one that was, perhaps because memory ran "
-                        "out; repeat the command with fewer processes",
+                        "its process was killed, or ended because another was killed, perhaps because "
+                        "memory ran out; repeat the command with fewer processes",
                         subject=task.name,
                     )
                     yield RunOutcome(task.number, task.name, failure=failure)
@@ -125,7 +126,7 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
 
     def start_trackers() -> None:
-        """Start the processes that remove what is left, before a terminal that is closed could end them."""
+        """Start the cleaning processes before closing the terminal could end them."""
         with _block_signal("SIGHUP"):
             loky_tracker.ensure_running()
             resource_tracker.ensure_running()
@@ -170,7 +171,7 @@ def _block_signal(name: str) -> Iterator[None]:
 
 
 def prepare_process(parent: int) -> None:
-    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that.
+    """Make a new process silent, end it with its parent, and leave Ctrl-C to the parent.
 
     parent: the number of that process, which may have ended before this one asks who its parent is.
     """
@@ -183,9 +184,10 @@ def prepare_process(parent: int) -> None:
 
 
 def interrupt_processes() -> None:
-    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it.
+    """Send Ctrl-C to the processes that this one started for a study.
 
-    Windows lets no process send it to another one, and sends that of a terminal to all processes there itself.
+    Processes between two runs ignore it. On Windows, no process can send it to another one, but a terminal sends it to
+    all its processes.
     """
     if psutil.WINDOWS:
         return

@@ -1,4 +1,4 @@
-"""The result store: results that are kept on this machine, so that nothing is computed twice.
+"""Kept results: results on this machine's disk, so that nothing is computed twice.
 
 A result is a Parquet file under a key, the hash of all that it depends on. While it is computed, its finished parts
 are kept in a folder beside it. Each file is written whole or not at all, and equal keys have equal contents, so that
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
 
 
 class ResultForm(NamedTuple):
-    """The form of the rows of one kind of results, and of what is said about them. A file of another form is damaged.
+    """The form of the rows of one kind of results, and of their description. A file of another form is damaged.
 
     Columns that are not listed hold numbers, or yes and no.
 
@@ -116,7 +116,7 @@ def locate_record(
     """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
     Args:
-        kind: kind of the result, a folder of the store.
+        kind: kind of the result, a folder in the cache folder.
         depends_on: names, texts and numbers that the result depends on.
         is_current: whether they still hold when a part is finished; if not, nothing is kept.
         about: kept with each part and with the result, beside what is said about them.
@@ -135,14 +135,14 @@ def locate_record(
 
 @dataclass(eq=False)
 class ResultRecord:
-    """The place of one result in the store. A file that cannot be read, or that has changed, counts as missing.
+    """The place of one kept result. A file that cannot be read, or that has changed, counts as missing.
 
     If its folder cannot be written, a warning is logged and nothing is kept.
 
     Attributes:
         file: file of the result.
         folder: folder of the finished parts, which is removed when the result is kept.
-        is_current: whether what the result was computed from is unchanged.
+        is_current: whether the inputs of the result are unchanged.
         about: what is computed, and how.
         form: form of the rows.
         is_broken: whether writing has failed, so that nothing more is kept.
@@ -160,13 +160,13 @@ class ResultRecord:
         return _read(self.file, self.form)
 
     def load_parts(self, count: int) -> dict[int, Kept]:
-        """Those of the parts with numbers below `count` that are finished."""
+        """The finished parts with numbers below `count`."""
         of_part = self.form._replace(about=[name for name in self.form.about if name != "made"])
         parts = {number: _read(self._part(number), of_part) for number in range(count)}
         return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-        """Keep the result, in place of one that is there, and forget its parts."""
+        """Keep the result, replacing an earlier one, and forget its parts."""
         self._write(self.file, rows, about)
         if not self.is_broken:
             self.forget_parts()
@@ -231,7 +231,7 @@ def _read(path: Path, form: ResultForm) -> Kept | None:
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text, path):
             raise ValueError("it has changed since it was written")
         if form.is_sound is not None and not all(map(form.is_sound, rows)):
-            raise ValueError("a row has other values than such rows have")
+            raise ValueError("a row has an invalid value")
         return Kept(rows, about)
     except FileNotFoundError:
         return None
@@ -259,11 +259,11 @@ def _require_form(schema: Any, about: Any, form: ResultForm) -> None:
     if missing or len({*schema.names}) < len(schema.names):
         raise ValueError(f"it has the columns {list_names(schema.names)}")
     if not isinstance(about, dict):
-        raise ValueError(f"it says {about!r:.60} about itself")
+        raise ValueError(f"its description is {about!r:.60}")
     for name in (*form.about, *ABOUT_TYPES):
         value = about.get(name)
         if not isinstance(value, ABOUT_TYPES.get(name, str)) and (name in form.about or name in about):
-            raise ValueError(f"it says {value!r:.60} of its {name}")
+            raise ValueError(f"its {name} is {value!r:.60}")
 
 
 def _hash(rows: list[dict[str, Any]], about: str, path: Path) -> str:
@@ -294,7 +294,7 @@ class Entry:
 
 
 def list_entries() -> list[Entry]:
-    """All results that are kept, the latest first."""
+    """All kept results, the latest first."""
     entries = [entry for path in _paths() if KEPT.fullmatch(path.name) and (entry := _describe(path)) is not None]
     return sorted(entries, key=lambda entry: entry.modified, reverse=True)
 
@@ -315,7 +315,7 @@ def remove(entries: Iterable[Entry]) -> None:
             left.append(path)
     if left:
         more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
-        raise OutputError(f"{left[0]}{more} cannot be removed; check the rights of the folder")
+        raise OutputError(f"{left[0]}{more} cannot be removed; check the permissions of the folder")
 
 
 def _paths() -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Revisions of one repository whose files of weights are equal. They are found before any weights are read.
+"""Revisions of one repository with equal weight files. They are found before any weights are read.
 
 Branches for the steps of a training may all serve the weights of its end: 86 of the 154 branches of
 EleutherAI/pythia-2.8b do. Their scores would be a trajectory that never moves. Others mix shards of two steps.
@@ -59,14 +59,13 @@ class RevisionOptions(Options):
 
 
 def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions, session: Session = Session()) -> None:
-    """Refuse revisions of one repository whose files of weights are equal, unless the options allow them.
+    """Refuse revisions of one repository with equal weight files, unless the options allow them.
 
-    Revisions that have some of their files in common, and not all, are named in a warning.
-
-    Files are equal if the Hub states one SHA-256 for them, or one hash of git for small ones. Only those count that
-    would be read: of several formats the preferred one, and all shards that an index names. The Hub is asked once for
-    each revision; a config.json or an index is read once for all revisions that share it. Offline, hashes are those of
-    the cache. A revision that cannot be listed is not compared: what is wrong is said when it is read.
+    A warning names revisions that share only some of their weight files. Files are equal if the Hub states the same
+    SHA-256 for them or, for small files, the same git hash. Only the files to be read count: the preferred format, and
+    all shards that an index names. The Hub is asked once for each revision; a config.json or an index is read once for
+    all revisions that share it. Offline, hashes come from the cache. A revision that cannot be listed is not compared;
+    the error is reported when it is read.
 
     Args:
         models: references, and models in memory, which are not compared, as folders are not.
@@ -83,8 +82,8 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
     for refs in groups_of_refs:
         if len(refs) > MOST_REVISIONS:
             raise UsageError(
-                f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
-                "for the files of each one first; give fewer, or $allow_repeats, which skips this",
+                f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub must first "
+                "list the files of each; give fewer, or $allow_repeats, which skips this",
                 "allow_repeats",
                 subject=refs[0].name,
             )
@@ -120,7 +119,7 @@ def _group_by_repository(models: Iterable[Model]) -> list[list[ModelRef]]:
 
 
 def _list_weights(refs: Sequence[ModelRef], session: Session) -> dict[str, Hashes]:
-    """Revision → the hash of each of its files of weights, for revisions that can be listed."""
+    """Revision → the hash of each of its weight files, for revisions that can be listed."""
     repositories = [find_repository(ref, session.hub) for ref in refs]
     listed: dict[str, Hashes] = {}
     paths: dict[str, Path] = {}
@@ -144,7 +143,7 @@ def _find_repeated(weights: Mapping[str, Hashes]) -> list[list[str]]:
 
 
 def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
-    """Warn of revisions that have some files of weights of another one, and others of their own."""
+    """Warn of revisions that share some weight files with another one."""
     first_of: dict[str, str] = {}
     pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
     for revision, hashes in weights.items():
@@ -154,7 +153,7 @@ def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
                 pairs[first, revision].append(file)
     for (first, revision), files in [*pairs.items()][:MOST_GROUPS]:
         log.warning(
-            "%s: %d of the %d weight files of %s are those of %s (%s); one of them may not be what its name says",
+            "%s: %d of the %d weight files of %s equal those of %s (%s); one revision may have the wrong weights",
             name, len(files), len(weights[revision]), revision, first, list_names(files),
         )  # fmt: skip
     if len(pairs) > MOST_GROUPS:
@@ -180,7 +179,7 @@ def _list_hashes(repositories: Sequence[Repository], session: Session) -> list[H
 
 
 def _find_weights(repository: Repository, hashes: Hashes, paths: dict[str, Path]) -> list[str]:
-    """The files of weights that are read of a revision; empty if it has none, or if they are not known.
+    """The weight files that are read of a revision; empty if it has none, or if they are not known.
 
     paths: of small files in the cache, by their hashes.
     """

@@ -91,9 +91,10 @@ def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
 
 
 def run_task(function: Function[Any, Any], task: StudyTask, session: Session, total: int = 1) -> RunOutcome[Any]:
-    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes.
+    """The outcome of one run in this process.
 
-    total: how many runs this process does one after the other; of several, progress begins with the run's position.
+    Only Ctrl-C and the end of the process are not outcomes. total: number of runs that this process does one after the
+    other; if there are several, progress begins with the run's position.
     """
     label = f"{task.number + 1}/{total} {task.name}  " if total > 1 else ""
     notes: list[str] = []
@@ -123,7 +124,7 @@ def run_task(function: Function[Any, Any], task: StudyTask, session: Session, to
 
 @dataclass(frozen=True)
 class StudyEnvironment:
-    """The surroundings of a run, which another process takes over from this one.
+    """The environment of a run, which another process takes over from this one.
 
     Attributes:
         session: access to the Hub, kept results and progress.
@@ -176,7 +177,7 @@ def take_outcome(returned: tuple[RunOutcome[Any], list[tuple[int, str]]]) -> Run
 
 
 def take_gpu(number: int) -> None:
-    """Let this process see one GPU only, if there are several: that of a run's number, counted round.
+    """Let this process see only one GPU if there are several, chosen by the run's number modulo their count.
 
     A process keeps the GPU of its first run, because CUDA reads the variable only once.
     """

@@ -17,7 +17,7 @@ THOUSAND = 1000
 
 
 class TrainingStep(NamedTuple):
-    """A checkpoint of a training. model: what all its checkpoints have in common. step: None if the name has none."""
+    """A checkpoint of a training. model: the name that all its checkpoints share. step: None if the name has none."""
 
     model: str
     step: int | None
@@ -42,8 +42,8 @@ class _Parts(NamedTuple):
 def split_step(name: str) -> TrainingStep:
     """The model and the step that the name of a checkpoint states.
 
-    Of `org/name@revision`, the revision states the step. In other names, the last word for a step does, and what
-    follows it up to the next slash is left out of the model. The words are step, checkpoint, ckpt, iter and iteration.
+    In `org/name@revision`, the revision states the step. In other names, the last word for a step does, and the model
+    leaves out the text after it up to the next slash. The words are step, checkpoint, ckpt, iter and iteration.
 
     >>> split_step("org/name@stage1-step1000-tokens4B")
     TrainingStep(model='org/name', step=1000)
@@ -55,7 +55,7 @@ def split_step(name: str) -> TrainingStep:
 
 
 def rename_training(name: str, model: str) -> str:
-    """The name of a checkpoint with another model in place of what all checkpoints of its training have in common.
+    """The name of a checkpoint with another model in place of the part that all its training's checkpoints share.
 
     >>> rename_training("org/name@step1000", "BERT"), rename_training("runs/a/checkpoint-500", "BERT")
     ('BERT@step1000', 'BERT/checkpoint-500')

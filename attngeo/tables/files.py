@@ -82,8 +82,8 @@ def remove_unfinished(folder: Path) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Inside the block, no other process locks `folder`, which is created if it is missing.
 
-    Of the processes that accelerate starts for one run, the first one locks. At the end, what the lock has created is
-    removed: its files, and the folder and those around it if they are empty. Raises FolderInUseError at once if another
+    If accelerate starts several processes for one run, the first one locks. At the end, everything the lock has created
+    is removed: its files, and the folder and its parents if they are empty. Raises FolderInUseError at once if another
     process, or another thread of this one, has the lock; OutputError if the folder cannot be written.
     """
     from filelock import FileLock, Timeout

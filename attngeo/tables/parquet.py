@@ -131,7 +131,7 @@ class _HeaderReader:
 def list_nested(source: IO[bytes]) -> dict[str, str]:
     """The columns that hold several values in each row, and what each holds: "lists", "maps" or "records".
 
-    Raises what Arrow raises for a file that is no Parquet.
+    Raises what Arrow raises for a file that is not Parquet.
     """
     nested = {}
     for field in parquet.read_schema(source):
@@ -148,11 +148,11 @@ def read_shape(source: IO[bytes]) -> tuple[int, int]:
 
 
 def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -> int:
-    """The bytes of memory of the table that a file stands for.
+    """The bytes of memory that the table in a file needs.
 
     Args:
         source: the file.
-        most: counting ends where there are more.
+        most: counting stops above this number.
         with_nested: count nested columns, too, which hold numbers.
 
     Raises:
@@ -308,7 +308,7 @@ def read_table(source: IO[bytes], *, with_nested: bool = False) -> Any:
 
 
 def count_objects(table: Any) -> int:
-    """The bytes of the Python objects that pandas makes of a pyarrow table: of values that it has no type for."""
+    """The bytes of the Python objects that pandas makes from a pyarrow table, for values without a pandas type."""
     nbytes = 0
     for column in table.columns:
         kind = column.type
@@ -335,7 +335,7 @@ def make_frame(table: Any, **options: Any) -> pd.DataFrame:
     names = [*map(str, frame.columns), *(str(name) for name in frame.index.names if name is not None)]
     unknown = [name for name in names if name not in table.column_names]
     if unknown:
-        raise ValueError(f"it lists column {unknown[0]!r:.60}, and holds {list_names(table.column_names)}")
+        raise ValueError(f"it lists column {unknown[0]!r:.60}, but holds {list_names(table.column_names)}")
     if len({*names}) < len(names):
         raise ValueError(f"it lists a column twice, among {list_names(names)}")
     return frame

@@ -142,7 +142,7 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
 
 
 def find_text_problem(head: bytes, separator: str = ",") -> str:
-    """Why a text file is no table with this separator, and what to do; empty if its beginning shows no reason."""
+    """Why a text file is not a table with this separator, and what to do; empty if its beginning shows no reason."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
         return "it is UTF-16 or not text; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
     text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
@@ -155,7 +155,7 @@ def find_text_problem(head: bytes, separator: str = ",") -> str:
     for other, name in PARTED_BY.items():
         if other != separator and other in names[0]:
             return (
-                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with those, for "
+                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with these, for "
                 f"example with pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
             )
     return ""
@@ -214,7 +214,7 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
-    """The rows with these values in these columns; of a list of values, any. Raises UsageError if there is no row."""
+    """The rows with these values in these columns; a list matches any of its values. Raises UsageError for no row."""
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(explain_unknown_column(column, list(rows.columns)), subject=name)
@@ -232,7 +232,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
 def _match_values(values: pd.Series, wanted: str) -> pd.Series:
     """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
     matches = values.map(str) == wanted
-    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator
+    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python reads as a digit separator
         return matches
     try:
         number = float(wanted)
@@ -251,7 +251,7 @@ def list_values(wanted: object) -> list[str]:
 
 
 def explain_unknown_column(column: str, known: Collection[str]) -> str:
-    """The part of an error that names a column that does not exist, and the nearest of those that do.
+    """The part of an error that names an unknown column, and the nearest known ones.
 
     >>> explain_unknown_column("layr", ["layer", "head"])
     "unknown column 'layr'; did you mean layer?"
@@ -266,7 +266,7 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
 
 
 def require_frame(frame: object, what: str, made_by: str) -> None:
-    """Raise UsageError if a table is no DataFrame.
+    """Raise UsageError if a table is not a DataFrame.
 
     Args:
         frame: the table.
@@ -280,7 +280,7 @@ def require_frame(frame: object, what: str, made_by: str) -> None:
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages.
 
-    Raises UsageError if it is no DataFrame.
+    Raises UsageError if it is not a DataFrame.
     """
     require_frame(frame, what, made_by)
     missing = [column for column in columns if column not in frame]
@@ -299,8 +299,8 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
 def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
 
-    Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
-    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
+    Raises OSError if the file cannot be read, or is not a regular file; ValueError if it is not a Parquet file, has
+    columns of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_TABLE_VALUES values when it is unfolded;
     NotEnoughMemoryError if it does not fit.
     """
     from attngeo.tables import parquet
@@ -331,7 +331,7 @@ def _require_values(rows: int, columns: int) -> None:
 
 
 def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:
-    """The rows and columns of an open CSV file, at most: short rows are filled, to as many cells as the first has."""
+    """The most rows and columns of an open CSV file: short rows are filled to the length of the first one."""
     columns = source.readline().count(separator.encode()) + 1
     rows = 0
     last = b""

@@ -56,7 +56,7 @@ QUARTILES = ("_lower", "_median", "_upper")
 
 
 def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = (), separator: str = ",", decimal: str = ".") -> str:
-    """Cells with separators; missing scores are empty. Texts are made printable, but those of columns `as_written`.
+    """Cells with separators; missing scores are empty. Texts are made printable, except in the columns `as_written`.
 
     Args:
         frame: the table.
@@ -98,7 +98,7 @@ def _records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
 
 
 def to_markdown(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """A Markdown table, with numbers as in `format_for_people`. A median between its quartiles is one column."""
+    """A Markdown table, with numbers as in `format_for_people`. A median and its quartiles share one column."""
     shown = format_for_people(frame, digits)
     sides = []
     columns: dict[str, Sequence[str]] = {}
@@ -122,9 +122,9 @@ def to_markdown(frame: pd.DataFrame, digits: int | None = None) -> str:
 def to_latex(frame: pd.DataFrame) -> str:
     r"""A LaTeX table for \input in a paper with booktabs: a tabular, with numbers on the right.
 
-    Every number of a column has the same decimals: three, or four digits in all if the largest one is above 10; z has
-    one decimal. A median between its quartiles is one column with these. Missing values are dashes, and empty columns
-    are left out.
+    All numbers of a column have the same decimals: three, or four digits in total if the largest number is above 10; z
+    has one decimal. A median and its quartiles share one column. Missing values are dashes, and empty columns are left
+    out.
     """
     names = [name for name in frame.columns if frame[name].notna().any()]
     heads = []
@@ -213,7 +213,7 @@ def _join_latex(cells: Sequence[str]) -> str:
 
 
 def choose_form(name: str, values: pd.DataFrame) -> str:
-    """The format of the numbers of a column for people, or of some columns that are alike; name: of the first."""
+    """The readable format of the numbers of a column, or of several similar columns; name: of the first."""
     if values[values.columns[0]].dtype.kind in "iu":
         return ","
     if name.endswith("_z"):
@@ -273,7 +273,7 @@ def to_html(frame: pd.DataFrame) -> str:
 
 
 def describe_origin(value: object) -> str:
-    """An entry of provenance as text, "" for an empty one. What is empty in a dict is left out.
+    """An entry of provenance as text, "" for an empty one. Empty entries of a dict are left out.
 
     >>> describe_origin({"a": {"lm_head": "no queries"}, "b": None})
     'a: lm_head: no queries'
@@ -291,8 +291,8 @@ def _escape_html(text: object) -> str:
 def format_for_people(frame: pd.DataFrame, digits: int | None = None) -> pd.DataFrame:
     """The frame as text: missing values are empty, empty columns are left out, and whole numbers have commas.
 
-    digits: of other numbers. By default, all of a column have the same decimals, as many as in `to_latex`. A user's own
-    columns have no commas: their whole numbers may be years.
+    digits: of other numbers; by default, all numbers of a column have the same decimals, as in `to_latex`. A user's own
+    columns have no commas, because their whole numbers may be years.
     """
     own = frame.attrs.get(AS_WRITTEN, ())
     columns = {}

@@ -233,7 +233,7 @@ def test_a_kept_result_is_about_both_models(
 ) -> None:
     store = {"ATTNGEO_CACHE": str(tmp_path / "store")}
     assert inside(command, *folders, "-q", **store).returncode == 0
-    assert "from the result store" in inside(command, *folders, **store).stderr
+    assert "from kept results" in inside(command, *folders, **store).stderr
     [entry] = json.loads(inside("cache", "list", "--format", "json", folders[1], **store).stdout)
     assert (entry["model"], entry["other"], entry["outdated"]) == (*map(str, folders), False)
     write_single(folders[1], change_head(0, 1))

@@ -133,8 +133,8 @@ def test_what_is_kept_is_said(inside: Command, models: Path) -> None:
     first = inside(*arguments, **environment)
     again = inside(*arguments, **environment)
     assert again.stdout == first.stdout
-    assert "from the result store; --fresh computes them again" in again.stderr
-    assert "result store" not in inside(*arguments, "--fresh", **environment).stderr
+    assert "from kept results; --fresh computes them again" in again.stderr
+    assert "kept results" not in inside(*arguments, "--fresh", **environment).stderr
 
 
 RECIPE = """

@@ -217,7 +217,7 @@ def test_paths_of_the_only_model_may_differ_from_those_of_the_baseline(inside: R
     condition = "abs(symmetry.median - baseline.symmetry.median) > 0.05"
     again = inside("score", tmp_path / "second/model", "--baseline", table, "--fail-if", condition)
     assert again.returncode == 0, again.stderr
-    assert_states(again.stderr, "check passed", f"the baseline is of {tmp_path / 'first/model'}")
+    assert_states(again.stderr, "check passed", f"baseline model: {tmp_path / 'first/model'}")
 
 
 def test_a_model_that_the_baseline_lacks_is_no_failed_check(inside: Run, tmp_path: Path) -> None:

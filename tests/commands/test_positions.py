@@ -196,6 +196,6 @@ def test_kept_tables_are_listed(inside: Command, model: Path, tmp_path: Path, mo
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
     assert inside("positions", model, "--fold-norm").returncode == 0
     again = inside("positions", model, "--fold-norm")
-    assert "from the result store; --fresh computes them again" in again.stderr
+    assert "from kept results; --fresh computes them again" in again.stderr
     listed = inside("cache", "list")
     assert "fold_norm" in listed.stdout

@@ -46,7 +46,7 @@ def test_an_item_may_occur_twice_and_earlier_times_are_further_columns() -> None
     figure = draw_item_attention(rows, PlotOptions())
     (trace,) = figure.data
     assert np.shape(trace.z) == (2, 4)
-    assert list(figure.layout.xaxis.ticktext) == ["tea", "tea", "tea, 1 before", "tea, 1 before"]
+    assert list(figure.layout.xaxis.ticktext) == ["tea", "tea", "tea, 1 earlier", "tea, 1 earlier"]
     assert list(figure.layout.yaxis.tickvals) == [0, 1]
 
 

@@ -49,7 +49,7 @@ def test_points_are_at_their_places_and_their_areas_are_weights() -> None:
     np.testing.assert_allclose(areas / areas[0], np.array([0.4, 0.3, 0.2]) / 0.4)
     np.testing.assert_allclose(others.marker.color, [0.4, 0.3, 0.2])
     assert (list(masked.y), list(masked.x), masked.marker.color) == ([30], [-100], MARKED)
-    assert figure.layout.title.text.startswith("attention of A, masked")
+    assert figure.layout.title.text.startswith("attention of A (masked)")
     middle = math.radians((30 + 50) / 2)
     assert figure.layout.yaxis.scaleratio == pytest.approx(1 / math.cos(middle))
     assert figure.layout.yaxis.scaleanchor == "x"

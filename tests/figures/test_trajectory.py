@@ -108,8 +108,8 @@ def test_a_ring_is_where_the_median_leaves_the_chance_band() -> None:
     assert (of_symmetry.y0, of_symmetry.y1) == pytest.approx(((1 - 2 * 2**0.5) / 64, (1 + 2 * 2**0.5) / 64))
     assert (of_directionality.yref, of_directionality.layer) == ("y2", "below")
     assert (of_directionality.y0, of_directionality.y1) == pytest.approx((-2 * 3.4 / 8, 2 * 3.4 / 8))
-    assert "ring" in figure.layout.title.text
-    assert "ring" not in draw_trajectory(rows.assign(symmetry=0.0), LAYERS).layout.title.text
+    assert "ring:" in figure.layout.title.text
+    assert "ring:" not in draw_trajectory(rows.assign(symmetry=0.0), LAYERS).layout.title.text
 
 
 def test_a_score_without_a_chance_level_has_neither_band_nor_ring() -> None:

@@ -59,8 +59,8 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("symmetri < 0", "did you mean symmetry.median?"),
         ("heads_symmetry_min < 0", "did you mean heads.symmetry.min?"),
         ("heads.symmetry.medain < 1", "did you mean heads.symmetry.median?"),
-        ("symmetry.median =< 0.2", "write <= in place of =<"),
-        ("symmetry.median => 0.2", "write >= in place of =>"),
+        ("symmetry.median =< 0.2", "write <= instead of =<"),
+        ("symmetry.median => 0.2", "write >= instead of =>"),
         ("symmetry.median > 5%", "'5%', write 0.05"),
         ("symmetry.median < 0,25", "'0,25', write 0.25"),
         ("layer < 3", "did you mean layers?"),
@@ -187,7 +187,7 @@ def test_the_only_model_is_compared_with_the_only_one_of_the_baseline() -> None:
     rows = attngeo.score("demo:encoder")
     baseline = rows.assign(model="./run-1", symmetry=rows["symmetry"] - 0.1)
     (outcome,) = MOVED.outcomes(rows, baseline)
-    assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "the baseline is of ./run-1")
+    assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "baseline model: ./run-1")
     (same,) = Condition("symmetry.median < 0", SCORED).outcomes(rows, baseline)
     assert same.note == ""
     with refuses(UsageError, "stack", "encoder", "demo:encoder", "other"):

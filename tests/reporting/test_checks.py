@@ -224,4 +224,4 @@ def test_checks_that_fail_come_first_on_the_page(tmp_path: Path) -> None:
 def test_a_table_without_checks_is_refused_with_the_commands_that_have_some() -> None:
     with pytest.raises(DataError) as caught:
         find_checks(("method", "accuracy"))
-    assert_states(str(caught.value), "accuracy", "no checks", *(question.name for question in CHECKED))
+    assert_states(str(caught.value), "accuracy", "no condition", *(question.name for question in CHECKED))

@@ -87,7 +87,7 @@ def test_the_second_time_the_kept_scores_are_the_answer(model: Path, cache: Path
     assert_equal(again, first)
     assert watcher.layers == []
     assert len(watcher.notes) == 1
-    assert_states(watcher.notes[0], "result store")
+    assert_states(watcher.notes[0], "kept results")
 
 
 def test_what_is_kept_is_the_answer_until_fresh_is_given(model: Path) -> None:
@@ -199,7 +199,7 @@ def test_an_interrupted_run_is_resumed_after_the_last_finished_layer(model: Path
     watcher = Watcher()
     resumed = score(model, per_head=True, progress=watcher)
     assert watcher.layers == ["decoder 4", "decoder 5"]
-    assert_states(watcher.notes[0], "4 of 6 layers", "result store")
+    assert_states(watcher.notes[0], "4 of 6 layers", "kept results")
     assert [len(found) for found in list_kept(cache)] == [1, 0]
     assert_equal(resumed, score(model, per_head=True, fresh=True))
 
@@ -337,7 +337,7 @@ def test_the_command_says_where_its_answer_is_from(inside: Command, model: Path)
     again = inside("score", model, "--per-head")
     assert again.stdout == first.stdout
     (added,) = set(again.stderr.splitlines()) - set(first.stderr.splitlines())
-    assert_states(added, model, "result store", "--fresh")
+    assert_states(added, model, "kept results", "--fresh")
     assert inside("score", model, "--per-head", "-q").stderr == ""
     assert inside("score", model, "--per-head", "--fresh").stderr == first.stderr
 

@@ -149,7 +149,7 @@ def test_revisions_that_share_some_shards_are_named(
     connected = connect(inside, hub.url, tmp_path / "home", monkeypatch)
     run = connected(*command, f"{NAME}@step*", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    (warning,) = [line for line in run.stderr.splitlines() if "may not be what its name says" in line]
+    (warning,) = [line for line in run.stderr.splitlines() if "may have the wrong weights" in line]
     for fact in (NAME, "1 of the 3", "step1", "step3", "model-00002-of-00003.safetensors"):
         assert fact in warning
 
