@@ -3,11 +3,15 @@
 A few kilobytes may stand for terabytes: texts that are repeated are stored once, runs of numbers by their lengths, and
 pages are compressed. What is counted here is the table that is made of them: the rows that the file states, times the
 width of each type; every text as often as it occurs; and the largest page as its own header states it, because a page
-is unpacked at once. What the file sums up for its columns is not believed.
+is unpacked at once. What the file sums up for its columns is not believed. Its footer and the headers of its pages are
+read here, because Arrow's Python objects of a damaged footer end the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from io import SEEK_END
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from pyarrow import compute, parquet, types  # type: ignore[import-untyped]
@@ -25,13 +29,22 @@ MOST_FILE_PAGES = 1_000_000
 # The bytes of a page's header that are read at first, and at most; Arrow has the same limit.
 HEADER_BYTES = 1 << 8
 MOST_HEADER_BYTES = 1 << 24
-# Types of Apache Thrift's compact protocol, in which headers are written, and how they are skipped.
-TRUE, FALSE, BYTE, WHOLE_NUMBERS, DOUBLE, TEXT, RECORD = 1, 2, 3, (4, 5, 6), 7, 8, 12
+# The end of a file: the length of its footer, and "PAR1".
+FOOTER_END_BYTES = 8
+# Types of Apache Thrift's compact protocol, in which footers and headers are written.
+TRUE, FALSE, BYTE, WHOLE_NUMBERS, DOUBLE, TEXT, LISTS, RECORD = 1, 2, 3, (4, 5, 6), 7, 8, (9, 10), 12
+# A list has its length beside the type of its items, or this number and then its length.
+LONG_LIST = 15
 # The fields of a page's header that are its sizes, unpacked and packed; the records in it about its values, of which
 # the first field is their number; and in place of the number of that field, what it has here.
 UNPACKED, PACKED = 2, 3
 ABOUT_VALUES = (5, 8)
 VALUES = -1
+# The fields of a footer; of a group of rows; of a column in it; and of what it says about this column.
+FILE_ROWS, FILE_GROUPS = 3, 4
+GROUP_COLUMNS, GROUP_ROWS = 1, 3
+ABOUT_COLUMN = 3
+COLUMN_PATH, COLUMN_VALUES, COLUMN_PACKED, FIRST_PAGE, DICTIONARY_PAGE = 3, 5, 7, 9, 11
 # Bytes of a value whose type has no fixed width, beside its text: where it begins, twice.
 OFFSET_BYTES = 8
 # Bytes of a Python object, with the place that refers to it: what pandas makes of values that it has no type for.
@@ -40,47 +53,145 @@ OBJECT_BYTES = 128
 COPIES = 2
 
 
-class _HeaderReader:
-    """The fields of one header of a page. Raises IndexError where its bytes end, ValueError for what is no header."""
+class _ColumnPart(NamedTuple):
+    """A column in a group of rows.
+
+    Attributes:
+        name: its name, after the names of the columns around it.
+        values: number of its values.
+        packed: bytes of its pages in the file.
+        place: first byte of its pages.
+        has_list: whether its first page is a list of different values.
+    """
+
+    name: str
+    values: int
+    packed: int
+    place: int
+    has_list: bool
+
+
+class _Footer(NamedTuple):
+    """What a footer says about the rows of a file.
+
+    Attributes:
+        rows: number of rows, or those of all groups together if that is more. Arrow makes no more than these.
+        groups: the columns of each group of rows.
+    """
+
+    rows: int
+    groups: list[list[_ColumnPart]]
+
+
+class _RecordReader:
+    """The fields of a footer or of a page's header.
+
+    Raises IndexError where its bytes end, ValueError for bytes that cannot be such a record.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self.place = 0
 
     def read_sizes(self) -> dict[int, int]:
-        """The sizes of the page, by the numbers of their fields, and how many values it has."""
+        """The sizes of the page of a header, by the numbers of their fields, and how many values it has."""
         sizes: dict[int, int] = {}
-        number = 0
-        while True:
-            kind, number = self._read_field(number)
-            if not kind:
-                return sizes
+        for number, kind in self._read_fields():
             if number in (UNPACKED, PACKED) and kind in WHOLE_NUMBERS:
                 sizes[number] = self._read_signed()
             elif number in ABOUT_VALUES and kind == RECORD:
-                sizes[VALUES] = self._read_values()
+                sizes[VALUES] = self._read_numbers().get(1, 0)
             else:
                 self._skip(kind)
+        return sizes
 
-    def _read_values(self) -> int:
-        """The number of values, of a record about them."""
-        values = number = 0
+    def read_footer(self) -> _Footer:
+        """The rows and columns of a footer."""
+        rows = 0
+        groups: list[tuple[int, list[_ColumnPart]]] = []
+        for number, kind in self._read_fields():
+            if number == FILE_ROWS and kind in WHOLE_NUMBERS:
+                rows = self._read_signed()
+            elif number == FILE_GROUPS and kind in LISTS:
+                groups = [self._read_group() for _ in range(self._begin_list(RECORD))]
+            else:
+                self._skip(kind)
+        of_groups = sum(max(count, 0) for count, _ in groups)
+        return _Footer(max(rows, of_groups), [parts for _, parts in groups])
+
+    def _read_group(self) -> tuple[int, list[_ColumnPart]]:
+        """The number of rows of a group, and its columns."""
+        rows = 0
+        parts: list[_ColumnPart] = []
+        for number, kind in self._read_fields():
+            if number == GROUP_ROWS and kind in WHOLE_NUMBERS:
+                rows = self._read_signed()
+            elif number == GROUP_COLUMNS and kind in LISTS:
+                parts = [self._read_column() for _ in range(self._begin_list(RECORD))]
+            else:
+                self._skip(kind)
+        return rows, parts
+
+    def _read_column(self) -> _ColumnPart:
+        part = None
+        for number, kind in self._read_fields():
+            if number == ABOUT_COLUMN and kind == RECORD:
+                part = self._read_part()
+            else:
+                self._skip(kind)
+        if part is None:
+            raise ValueError("its footer says nothing about a column")
+        return part
+
+    def _read_part(self) -> _ColumnPart:
+        path: list[str] = []
+        numbers: dict[int, int] = {}
+        for number, kind in self._read_fields():
+            if number == COLUMN_PATH and kind in LISTS:
+                path = [self._read_text() for _ in range(self._begin_list(TEXT))]
+            elif kind in WHOLE_NUMBERS:
+                numbers[number] = self._read_signed()
+            else:
+                self._skip(kind)
+        place = numbers.get(FIRST_PAGE, 0)
+        has_list = DICTIONARY_PAGE in numbers
+        if has_list and 0 < numbers[DICTIONARY_PAGE] < place:
+            place = numbers[DICTIONARY_PAGE]
+        values, packed = numbers.get(COLUMN_VALUES, 0), numbers.get(COLUMN_PACKED, 0)
+        return _ColumnPart(".".join(path), max(values, 0), packed, place, has_list)
+
+    def _read_numbers(self) -> dict[int, int]:
+        """The whole numbers of a record, by the numbers of their fields."""
+        numbers: dict[int, int] = {}
+        for number, kind in self._read_fields():
+            if kind in WHOLE_NUMBERS:
+                numbers[number] = self._read_signed()
+            else:
+                self._skip(kind)
+        return numbers
+
+    def _read_fields(self) -> Iterator[tuple[int, int]]:
+        """The number and the type of each field of a record. The caller reads or skips each before the next."""
+        number = 0
         while True:
-            kind, number = self._read_field(number)
+            head = self._read_byte()
+            step, kind = head >> 4, head & 15
             if not kind:
-                return values
-            if number == 1 and kind in WHOLE_NUMBERS:
-                values = self._read_signed()
-            else:
-                self._skip(kind)
+                return
+            number = number + step if step else self._read_signed()
+            yield number, kind
 
-    def _read_field(self, last: int) -> tuple[int, int]:
-        """The type and the number of the next field; type 0 at the end."""
+    def _begin_list(self, expected: int) -> int:
+        """The number of items of a list; they follow. Raises ValueError if they have another type."""
+        length, kind = self._read_list_head()
+        if length and kind != expected:
+            raise ValueError(f"it has a list of type {kind}, expected {expected}")
+        return length
+
+    def _read_list_head(self) -> tuple[int, int]:
         head = self._read_byte()
-        step, kind = head >> 4, head & 15
-        if not kind:
-            return 0, last
-        return kind, last + step if step else self._read_signed()
+        length, kind = head >> 4, head & 15
+        return self._read_whole() if length == LONG_LIST else length, kind
 
     def _skip(self, kind: int) -> None:
         if kind in (TRUE, FALSE):
@@ -94,18 +205,23 @@ class _HeaderReader:
         elif kind == TEXT:
             length = self._read_whole()
             self.place += length
+        elif kind in LISTS:
+            length, of_items = self._read_list_head()
+            for _ in range(length):
+                self._skip(BYTE if of_items in (TRUE, FALSE) else of_items)
         elif kind == RECORD:
-            self._skip_record()
+            for _, of_field in self._read_fields():
+                self._skip(of_field)
         else:
-            raise ValueError(f"the header of a page has a field of type {kind}")
+            raise ValueError(f"it has a field of type {kind}")
 
-    def _skip_record(self) -> None:
-        number = 0
-        while True:
-            kind, number = self._read_field(number)
-            if not kind:
-                return
-            self._skip(kind)
+    def _read_text(self) -> str:
+        length = self._read_whole()
+        text = self._content[self.place : self.place + length]
+        self.place += length
+        if len(text) < length:
+            raise IndexError(self.place)
+        return text.decode()
 
     def _read_byte(self) -> int:
         byte = self._content[self.place]
@@ -121,7 +237,7 @@ class _HeaderReader:
                 return value
             shift += 7
             if shift > 63:
-                raise ValueError("the header of a page has a number of more than 64 bits")
+                raise ValueError("it has a number of more than 64 bits")
 
     def _read_signed(self) -> int:
         value = self._read_whole()
@@ -161,7 +277,7 @@ def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -
     """
     nested = list_nested(source)
     file = parquet.ParquetFile(source, pre_buffer=False)
-    rows = _count_rows(file.metadata)
+    footer = _read_footer(source)
     texts = []
     nbytes = 0
     for field in file.schema_arrow:
@@ -169,23 +285,28 @@ def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -
             continue
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         if types.is_primitive(kind):
-            nbytes += rows * max(kind.bit_width // 8, 1)
+            nbytes += footer.rows * max(kind.bit_width // 8, 1)
         elif not types.is_null(kind):
             texts.append(field.name)
-            nbytes += rows * OFFSET_BYTES
+            nbytes += footer.rows * OFFSET_BYTES
     if nbytes > most:
         return nbytes
-    pages = _count_pages(file.metadata, source, {*texts}, {*nested}, with_nested=with_nested)
+    pages = _count_pages(footer, source, {*texts}, {*nested}, with_nested=with_nested)
     nbytes += pages.largest + pages.of_texts + pages.of_nested
     if nbytes > most or nbytes + pages.of_repeats <= most:  # as nearly every file: no page needs to be unpacked
         return nbytes + pages.of_repeats
     return nbytes + _count_texts(source, texts, most - nbytes)
 
 
-def _count_rows(metadata: Any) -> int:
-    """The rows that a file states, or its groups of rows if that is more. Arrow makes no more than these."""
-    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    return int(max(metadata.num_rows, sum(max(rows, 0) for rows in groups), 0))
+def _read_footer(source: IO[bytes]) -> _Footer:
+    """The footer of a file that Arrow has opened."""
+    end = source.seek(-FOOTER_END_BYTES, SEEK_END)
+    length = int.from_bytes(source.read(4), "little")
+    source.seek(max(end - length, 0))
+    try:
+        return _RecordReader(source.read(length)).read_footer()
+    except (IndexError, UnicodeDecodeError):
+        raise ValueError("its footer is damaged") from None
 
 
 class _PageBytes(NamedTuple):
@@ -205,38 +326,33 @@ class _PageBytes(NamedTuple):
 
 
 def _count_pages(
-    metadata: Any, source: IO[bytes], texts: set[str], nested: set[str], *, with_nested: bool
+    footer: _Footer, source: IO[bytes], texts: set[str], nested: set[str], *, with_nested: bool
 ) -> _PageBytes:
     """The pages of a file. texts, nested: the names of columns. with_nested: see `count_unfolded`."""
     largest = of_texts = of_repeats = of_nested = pages = 0
-    for group in range(metadata.num_row_groups):
-        for number in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(number)
-            name = chunk.path_in_schema
-            is_nested = name not in texts and name.partition(".")[0] in nested
-            if is_nested and not with_nested:
-                continue
-            sizes, values = _list_pages(source, chunk, MOST_FILE_PAGES - pages)
-            pages += len(sizes)
-            largest = max(largest, *sizes, 0)
-            if is_nested:
-                of_nested += values * OFFSET_BYTES
-            if name in texts:
-                of_texts += sum(sizes)
-                if chunk.has_dictionary_page and sizes:
-                    of_repeats += sizes[0] * max(chunk.num_values, 0)
+    for part in chain.from_iterable(footer.groups):
+        is_nested = part.name not in texts and part.name.partition(".")[0] in nested
+        if is_nested and not with_nested:
+            continue
+        sizes, values = _list_pages(source, part, MOST_FILE_PAGES - pages)
+        pages += len(sizes)
+        largest = max(largest, *sizes, 0)
+        if is_nested:
+            of_nested += values * OFFSET_BYTES
+        if part.name in texts:
+            of_texts += sum(sizes)
+            if part.has_list and sizes:
+                of_repeats += sizes[0] * part.values
     return _PageBytes(largest, of_texts, of_repeats, of_nested)
 
 
-def _list_pages(source: IO[bytes], chunk: Any, most: int) -> tuple[list[int], int]:
+def _list_pages(source: IO[bytes], part: _ColumnPart, most: int) -> tuple[list[int], int]:
     """The size of each page of a column in a group of rows, unpacked, and how many values they have.
 
     Raises ValueError for more than `most` pages.
     """
-    place = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
-        place = chunk.dictionary_page_offset
-    end = place + chunk.total_compressed_size
+    place = part.place
+    end = place + part.packed
     sizes: list[int] = []
     values = 0
     while place < end:
@@ -258,7 +374,7 @@ def _read_header(source: IO[bytes], place: int) -> tuple[int, dict[int, int]]:
     while True:
         source.seek(place)
         content = source.read(nbytes)
-        reader = _HeaderReader(content)
+        reader = _RecordReader(content)
         try:
             sizes = reader.read_sizes()
         except IndexError:

@@ -6,7 +6,10 @@ import csv
 import gzip
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +138,49 @@ def test_pages_are_found_in_files_of_every_form(version: str, compression: str, 
     frame = pd.DataFrame({"a": [f"text {i}" for i in range(5000)], "b": range(5000), "c": [[1, 2]] * 5000})
     frame.to_parquet(path, compression=compression, data_page_version=version, data_page_size=2000, row_group_size=900)
     metadata = parquet.read_metadata(path)
+    groups, columns = metadata.num_row_groups, metadata.num_columns
+    chunks = [metadata.row_group(group).column(number) for group in range(groups) for number in range(columns)]
     with path.open("rb") as file:
-        for group in range(metadata.num_row_groups):
-            for number in range(metadata.num_columns):
-                chunk = metadata.row_group(group).column(number)
-                sizes, values = rows._list_pages(file, chunk, 10_000)
-                headers = chunk.total_uncompressed_size - sum(sizes)
-                assert 0 < headers < 100 * len(sizes)
-                assert values >= chunk.num_values
+        footer = rows._read_footer(file)
+        assert (footer.rows, len(footer.groups)) == (5000, groups)
+        for part, chunk in zip(chain.from_iterable(footer.groups), chunks, strict=True):
+            assert (part.name, part.values, part.packed) == (
+                chunk.path_in_schema, chunk.num_values, chunk.total_compressed_size
+            )  # fmt: skip
+            sizes, values = rows._list_pages(file, part, 10_000)
+            headers = chunk.total_uncompressed_size - sum(sizes)
+            assert 0 < headers < 100 * len(sizes)
+            assert values >= chunk.num_values
     assert len(read_own_table(path)) == 5000
+
+
+# Reads a file again and again, each time with another bit of its footer changed.
+FLIP_BITS = """
+import io, random, sys
+random.seed(0)
+from attngeo.tables.parquet import count_unfolded, read_table
+content = open(sys.argv[1], "rb").read()
+footer = int.from_bytes(content[-8:-4], "little")
+errors = set()
+for _ in range(4000):
+    changed = bytearray(content)
+    changed[len(content) - 8 - random.randrange(footer)] ^= 1 << random.randrange(8)
+    source = io.BytesIO(changed)
+    try:
+        count_unfolded(source, 1 << 30, with_nested=True)
+        read_table(source, with_nested=True)
+    except Exception as error:
+        errors.add(type(error).__name__)
+print(*sorted(errors))
+"""
+
+
+def test_a_damaged_footer_ends_no_process(tmp_path: Path) -> None:
+    """Arrow sums up the values of a column in a footer, and ends the process where Python asks for wrong sums."""
+    path = write(tmp_path / "rows.parquet", pa.table({"a": ["x", "y"], "b": [1, 2], "c": [[1], [2]]}))
+    run = subprocess.run([sys.executable, "-c", FLIP_BITS, path], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "OSError" in run.stdout
 
 
 def test_a_training_text_is_counted_unfolded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
