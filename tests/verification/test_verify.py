@@ -94,7 +94,7 @@ def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
         assert_every_site_agrees(rows, saved(name))
     complaints, notes = describe_verification(frame)
     assert complaints == []
-    assert notes[-1].endswith(f"all {len(frame)} circuits agree with what the running model multiplies")
+    assert notes[-1].endswith(f"all {len(frame)} circuits agree with the running model")
 
 
 @pytest.mark.parametrize("name", ["bert", "deepseek_v3", "whisper"])
