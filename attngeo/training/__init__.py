@@ -16,7 +16,7 @@ Precision = Literal["fp32", "bf16"]
 
 
 class TrainingOptions(Options):
-    """Options of the loop. Raises UsageError for a value outside its limits."""
+    """Options of the training loop. Raises UsageError for an invalid value."""
 
     epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
