@@ -20,7 +20,7 @@ SYLLABLES = tuple("".join(letters) for letters in itertools.product("bcdfghjklmn
 
 
 def write_repeats() -> Iterator[str]:
-    """The documents: the same ones at each call.
+    """Yield the documents, the same in each call.
 
     >>> first = next(write_repeats()).split()
     >>> first[: len(first) // 4] == first[-(len(first) // 4) :]
