@@ -1,4 +1,4 @@
-"""From models to the table of what changed between the first one and each other: kept results, or computed ones.
+"""From models to the table of changes between the first and each other model: kept results, or computed ones.
 
 Imports nothing heavy: pandas when a table is made, torch when it is computed.
 """

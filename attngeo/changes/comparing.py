@@ -1,4 +1,4 @@
-"""What changed between two models: the scores of both, layer by layer, and how far their forms are apart."""
+"""Changes between two models: the scores of both, layer by layer, and the distances of their forms."""
 
 from __future__ import annotations
 

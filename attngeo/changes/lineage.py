@@ -1,4 +1,4 @@
-"""From a model and candidates to the table of lineage: the results that are kept, or else those that are computed.
+"""From a model and candidates to the table of lineage: kept results, or computed ones.
 
 Imports nothing heavy: pandas when a table is made, torch when it is computed.
 """

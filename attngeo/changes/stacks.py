@@ -1,4 +1,4 @@
-"""Which stack of one model belongs to which of another one: by their names, or if only one can be meant."""
+"""Pairs of stacks of two models: by name, or because only one pair is possible."""
 
 from __future__ import annotations
 

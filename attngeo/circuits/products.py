@@ -1,4 +1,4 @@
-"""What a head's matrix gives for pairs of tokens: the products of its factors with two tables of embeddings."""
+"""Values of a head's matrix for pairs of tokens: the products of its factors with two tables of embeddings."""
 
 from __future__ import annotations
 

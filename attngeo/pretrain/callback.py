@@ -1,4 +1,4 @@
-"""A callback for any transformers Trainer: the scores of the model that it trains, at step 0 and at every log."""
+"""A callback for any transformers Trainer: the scores of the trained model, at step 0 and at every log."""
 
 from __future__ import annotations
 

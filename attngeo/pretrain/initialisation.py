@@ -1,4 +1,4 @@
-"""Initialisations of attention: they set the query and key weights of a model in memory, and nothing else of it."""
+"""Initialisations of attention: they set only the query and key weights of a model in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of the update of W_qk of one attention site: of its matrix, and of the tokens that it comes from.
+"""Statistics of the update of W_qk of one attention site: of its matrix, and of the tokens behind it.
 
 The update of a head is ΔM = Xᵀ·(β·X) [d_model, d_model] over all tokens of S sequences, of rank S·N at most; it is
 never formed. That of a layer is the sum over its heads, ΔM = Xᵀ·(Σ_h β_h)·X, as its W_qk is the sum of theirs.

@@ -1,4 +1,4 @@
-"""Differences between queries and keys of a running model and those that weights give, whatever their arrangement."""
+"""Differences between the queries and keys of a running model and of its weights, whatever their arrangement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running model makes of values: the products of attention weights and values, and their output projection.
+"""Mixtures of values in a running model: the products of attention weights and values, and their output projection.
 
 Found without the name of any tensor. A product is one of weights and values if one of its factors comes from a softmax.
 The first stored matrix that multiplies what comes of it is the output projection.

@@ -1,4 +1,4 @@
-"""Verify a model: the weights that attngeo reads of it against what the model multiplies when it runs."""
+"""Verify a model: compare the weights that attngeo reads with the running model."""
 
 from __future__ import annotations
 

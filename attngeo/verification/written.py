@@ -1,4 +1,4 @@
-"""Differences between what a running model makes of values and what weights give."""
+"""Differences between the outputs of a running model and the outputs that its weights give."""
 
 from __future__ import annotations
 
