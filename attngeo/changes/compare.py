@@ -42,7 +42,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
     """Changes from the first model to each other model, in the attention of every layer and head.
 
     With rotary embeddings, the form M = Wq·Wkᵀ depends on the relative offset of two tokens. Norms and inner products
-    are means over all offsets, so the change covers everything the running model can do: see
+    are means over all offsets, so that `change` covers all relative positions of the running model: see
     `attngeo.geometry.offsets`. If the other model has the same heads in another order, they are matched. Layers of
     models with different numbers of layers are paired by relative depth, and `change` is missing; it is also missing if
     the sizes differ. Results are kept, as for `score`.

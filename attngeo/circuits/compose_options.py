@@ -67,7 +67,7 @@ class ComposeOptions(SourceOptions):
     to_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option("Layers of the heads that read")
     fold_norm: bool = option(
         False,
-        "Include gains of normalisations: before attention in the heads that read, after it in those that write",
+        "Include gains of normalisations: before attention for reading heads, after attention for writing heads",
         panel=COMPUTATION,
     )
     precision: Literal["float32", "float64"] = option(

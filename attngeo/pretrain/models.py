@@ -94,7 +94,7 @@ def configure_text(options: TextPretrainOptions, tokenizer: PreTrainedTokenizerB
     longest = getattr(config, "max_position_embeddings", None) or 0
     if 0 < longest < options.seq_len:
         raise UsageError(
-            f"$seq_len is {options.seq_len}, expected at most {longest}, the positions of {options.model}", "seq_len"
+            f"$seq_len is {options.seq_len}, expected at most the {longest} positions of {options.model}", "seq_len"
         )
     return config
 

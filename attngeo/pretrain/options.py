@@ -66,7 +66,7 @@ class PretrainOptions(Options):
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="the model's")
     init: str = option(
         "default",
-        "Initial Wq and Wk; REF takes them from a checkpoint",
+        "Initial Wq and Wk; REF copies them from a checkpoint",
         panel=MODEL,
         metavar="default|symmetric|identity|REF",
     )

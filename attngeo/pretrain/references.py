@@ -79,7 +79,8 @@ def parse_tokenizer(reference: str) -> ModelRef:
         ref = ModelRef.parse(reference)
     if ref is None or (ref.kind == "hub" and reference.endswith(".json")):
         raise DataUnavailableError(
-            f"tokenizer {reference}: no such folder; give a folder, org/name on the Hub, or train", "tokenizer"
+            f"tokenizer {reference}: no such folder; give a folder, org/name on the Hub, or $tokenizer train",
+            "tokenizer",
         )
     if ref.kind not in ("folder", "hub"):
         raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, org/name on the Hub, or train")

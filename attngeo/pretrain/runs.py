@@ -243,7 +243,7 @@ def refuse_other_runs(folder: Path, *, resume: bool) -> None:
     finished = (folder / SUMMARY).exists()
     started = finished or (folder / MODEL).exists() or bool(list_checkpoints(folder))
     if finished and resume:
-        raise OutputError(f"the run in {folder} is finished, so there is nothing to resume; choose another folder")
+        raise OutputError(f"{folder}: the run is finished, so there is nothing to resume; choose another folder")
     if started and not resume:
         raise OutputError(f"{folder} already holds a run; resume it with $resume, or choose another folder", "resume")
 

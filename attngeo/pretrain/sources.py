@@ -162,7 +162,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
         raise DataError(
-            f"expected files with the same ending, one of {' '.join(READERS)}; got {got}", subject=reference
+            f"expected files of one format, ending in one of {' '.join(READERS)}; got {got}", subject=reference
         )
     sample = list(islice(chain.from_iterable(map(_request_rows, paths)), TABLE_ROWS))
     if not sample:

@@ -79,7 +79,8 @@ def load_tokenizer(reference: str) -> PreTrainedTokenizerBase:
         if ref.kind == "folder":
             raise DataError(f"{reference} has no readable tokeniser ({reason})") from error
         raise DataUnavailableError(
-            f"tokenizer {reference} cannot be loaded ({reason}); give a folder, org/name on the Hub, or train",
+            f"tokenizer {reference} cannot be loaded ({reason}); give a folder, org/name on the Hub, or "
+            "$tokenizer train",
             "tokenizer",
         ) from error
 

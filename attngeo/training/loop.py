@@ -30,7 +30,7 @@ FILE = "training.pt"
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE_RATIO = 50
 # The advice if a batch needs too much memory.
-MEMORY_ADVICE = "use smaller batches, fewer layers or shorter sequences"
+MEMORY_ADVICE = "lower the batch size or the number of layers, or shorten the longest sequence"
 # Options that do not change the numbers.
 WITHOUT_EFFECT = ("device",)
 # The keys by which a state is recognised, as messages name them.
@@ -366,7 +366,7 @@ class _Training:
             has_none = self.best.epochs < 0
             if has_none.any():
                 self._refuse(
-                    f"no validation loss in {len(validation)} epochs is finite (the last is "
+                    f"no validation loss in {len(validation)} epochs is finite (the last one is "
                     f"{self.validation_losses[-1][has_none][0]})",
                     ", or remove extreme values from the validation data",
                 )

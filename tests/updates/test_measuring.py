@@ -128,7 +128,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refuse(DataUnavailableError, "none.txt", text=str(tmp_path / "none.txt"))
     text = SMALL["text"]
     refuse(UsageError, "seq_len 200", seq_len=200, text=text)
-    refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1, text=text)
+    refuse(DataError, "none of the 1 × 2 tokens is predicted", "sequences", sequences=1, seq_len=2, seed=1, text=text)
     for name in ("sequences", "seq_len", "seed"):
         with pytest.raises(UsageError, match=name):
             GradientOptions(**{name: -1})
