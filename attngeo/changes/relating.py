@@ -60,7 +60,7 @@ RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
 IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
 NULL = "null: initial weights drawn independently"
 # The first note of a row is the reason of the verdict, if there is one.
-REJECTED = f"{NULL}, is rejected; the test cannot tell which model came first"
+REJECTED = f"{NULL}, is rejected, but the test cannot tell which model came first"
 NOT_REJECTED = f"no evidence: this test misses copies with a rotated stream ({NULL})"
 SMALL_P = (
     f"no evidence, although p is small: z is not above {STRANGERS_Z}, and similar training alone can make models this "
@@ -69,7 +69,7 @@ SMALL_P = (
 # What follows depends on whether streams are aligned, or can be.
 EQUAL_SPECTRA = "heads have equal singular values, as in a copy in other coordinates"
 ASK_AGAIN = "run again with --align, which finds permuted copies"
-ROTATED = "--align finds no permuted copy; a rotated copy cannot be excluded"
+ROTATED = "--align finds no permuted copy, but a rotated copy cannot be excluded"
 CANNOT_ALIGN = "--align cannot look for a permuted copy: it needs token embeddings of the same width in both models"
 NEAR = (
     f"z is between {STRANGERS_Z} (never exceeded by independent models so far) and {LEAST_Z}: run again with another "
@@ -276,7 +276,7 @@ def _align(
     notes = [
         *comparison.notes,
         f"coordinates matched by {alignment.rows} rows of the embeddings, and again after each of {TURNS} random "
-        f"rotations, which replace the permutations; or with {TURNS} draws of signs, if that z is less; p and z are "
+        f"rotations, which replace the permutations, or with {TURNS} draws of signs if that z is less; p and z are "
         "approximate",
     ]
     left_out = len(comparison.pairs) - len(pairs)

@@ -201,8 +201,8 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
         return
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
-            f"transformers {transformers.__version__} has no model type {model_type!r}, and attngeo never runs code "
-            "from the Hub; score it without running it, or install a version of transformers that has it"
+            f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub is not "
+            "run; score it without running it, or install a version of transformers that has it"
         )
     if stated_quantisation(store.config):
         raise UnsupportedModelError(
