@@ -79,7 +79,7 @@ class PretrainOptions(Options):
         metavar="REF",
         shown_default=show_presets("data"),
     )
-    steps: int = preset_option("steps", "Number of updates of the weights", panel=OPTIMISATION, least=0, default=0)
+    steps: int = preset_option("steps", "Number of weight updates", panel=OPTIMISATION, least=0, default=0)
     batch_size: int = preset_option(
         "batch_size", "Sequences or images per device and batch", panel=OPTIMISATION, least=1
     )
@@ -106,11 +106,13 @@ class PretrainOptions(Options):
         least=0,
         most=LARGEST_SEED,
     )
-    log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
+    log_every: int = preset_option(
+        "log_every", "Updates between logs; every log includes the scores", panel=RESULTS, least=1
+    )
     report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(
         "save_every",
-        "Updates between checkpoints; the last two are kept, and a table has the scores of each log",
+        "Updates between checkpoints; only the last two are kept, but the scores of every log",
         advanced=True,
         panel=RUNNING,
         least=1,
@@ -179,7 +181,7 @@ class TextPretrainOptions(PretrainOptions):
 
     objective: Objective = option("mlm", "Objective: predict masked tokens or the next token", panel=MODEL)
     mlm_probability: Share = preset_option(
-        "mlm_probability", "Share of tokens that are masked", advanced=True, panel=MODEL, least=0
+        "mlm_probability", "Share of tokens to mask", advanced=True, panel=MODEL, least=0
     )
     text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
     tokenizer: str = option(
@@ -189,7 +191,9 @@ class TextPretrainOptions(PretrainOptions):
         metavar="train|REF",
         shown_default="the data set's, else train",
     )
-    vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
+    vocab_size: int = preset_option(
+        "vocab_size", "Vocabulary size of a tokeniser trained on the data", panel=INPUT, least=1
+    )
     pack: bool = option(
         True,
         "Join documents and cut them into full sequences; otherwise pad each document",

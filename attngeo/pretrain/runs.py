@@ -128,10 +128,9 @@ def run(
             if not resume:
                 (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
-        if resume and checkpoint is None:
-            start = f"(no checkpoint found) {start}"
+        without_checkpoint = " (no checkpoint to resume from)" if resume and checkpoint is None else ""
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
-        progress(Progress("train", f"training {start} of {task.steps:,}, into {folder}"))
+        progress(Progress("train", f"training {start} of {task.steps:,}, into {folder}{without_checkpoint}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, progress=progress)
 
 
