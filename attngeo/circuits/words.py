@@ -216,8 +216,7 @@ def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, s
     known = list_unembeddings()
     before = next((known[name] for name in types if name in known), None)
     if before is None:
-        problem = f"unknown which norm a model of type {types[-1]!r:.40} has before the unembedding"
-        return nothing, f"{problem}: none is folded"
+        return nothing, f"no norm folded before the unembedding: it is not known for model type {types[-1]!r:.40}"
     if before.layers:
         names = list_names(before.layers)
         return nothing, f"left out, between the last layer and the unembedding: {names}"
