@@ -125,10 +125,10 @@ def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
     pairs = _list_common(one, two, stack)
     if not pairs:
         names = f"{_name_layers(one.sites.values())} and {_name_layers(two.sites.values())}"
-        return _Comparison([], [f"the test does not apply: no layer in common ({names})"])
+        return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
     alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
     if not alike:
-        return _Comparison([], [f"the test does not apply: the sizes differ ({_describe_sizes(*pairs[0])})"])
+        return _Comparison([], [f"the test does not apply: sizes differ, {_describe_sizes(*pairs[0])}"])
     notes = []
     for stack, other_stack in dict.fromkeys((site.stack, other.stack) for site, other in alike):
         if stack != other_stack:
