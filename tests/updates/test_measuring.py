@@ -135,9 +135,9 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 
 def test_models_that_are_no_language_models_are_refused(encoder: Path, saved: Callable[[str], Path]) -> None:
-    refuse(UnsupportedModelError, "demo:minilm", "BertModel has no head", "AutoModelForMaskedLM", model="demo:minilm")
-    refuse(UnsupportedModelError, "BartForConditionalGeneration", "encoder with a decoder", model=str(saved("bart")))
-    refuse(UnsupportedModelError, "ViTForImageClassification", "no head", model=str(saved("vit")))
+    refuse(UnsupportedModelError, "BertModel has no language model head", "AutoModelForMaskedLM", model="demo:minilm")
+    refuse(UnsupportedModelError, "BartForConditionalGeneration", "encoder–decoder model", model=str(saved("bart")))
+    refuse(UnsupportedModelError, "ViTForImageClassification", "no language model head", model=str(saved("vit")))
     refuse(UnsupportedModelError, "no tokeniser", model=str(saved("gpt2")))
     tensors = load_file(encoder / "model.safetensors")
     kept = {name: x for name, x in tensors.items() if not name.startswith("cls.")}

@@ -122,7 +122,7 @@ def test_outputs_that_are_not_known_leave_queries_and_keys(saved: Save, monkeypa
     assert frame.groupby("circuit")["verdict"].unique().map(list).to_dict() == {"qk": ["agrees"], "ov": ["not known"]}
     complaints, notes = describe_verification(frame)
     assert complaints == []
-    assert any("no layout knows" in note for note in notes)
+    assert any("no layout describes" in note for note in notes)
 
 
 def test_the_scaling_of_what_rotates_is_that_of_the_running_model(saved: Save, tmp_path: Path) -> None:
