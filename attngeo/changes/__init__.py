@@ -1,1 +1,1 @@
-"""What differs between two checkpoints: their heads side by side, and whether they share an origin."""
+"""Differences between two checkpoints, layer by layer and head by head, and tests whether they share an origin."""

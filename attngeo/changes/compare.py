@@ -1,4 +1,4 @@
-"""From models to the table of what changed between the first one and each other: kept results, or computed ones.
+"""From models to the table of changes between the first and each other model: kept results, or computed ones.
 
 Imports nothing heavy: pandas when a table is made, torch when it is computed.
 """
@@ -39,48 +39,50 @@ class ChangeKeywords(CompareOptions, RevisionOptions, HubAccess, ResultOptions, 
 def compare(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: CompareOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
-    """What changed from the first of some models to each other one, in the attention of every layer and head.
+    """Changes from the first model to each other model, in the attention of every layer and head.
 
-    A form M = Wq·Wkᵀ with rotary embeddings is one of the relative offset of two tokens. Norms and inner products are
-    means over all offsets, so that the change is that of what the running model can do: see `attngeo.geometry.offsets`.
-    Heads that are at another place in the other model are found if its layers have the same number of heads. If models
-    have other numbers of layers, layers at the same relative depth are side by side, and their changes are missing;
-    these are missing, too, where sizes differ. Results are kept as those of `score`.
+    With rotary embeddings, the form M = Wq·Wkᵀ depends on the relative offset of two tokens. Norms and inner products
+    are means over all offsets, so that `change` covers all relative positions of the running model: see
+    `attngeo.geometry.offsets`. If the other model has the same heads in another order, they are matched. Layers of
+    models with different numbers of layers are paired by relative depth, and `change` is missing; it is also missing if
+    the sizes differ. Results are kept, as for `score`.
 
     Args:
-        models: two or more, of the kinds that `score` takes, or a glob of revisions such as `org/name@step*`, whose
-            first is compared with each later one. One model with an adapter is compared with itself with the adapter.
+        models: two or more models, each as for `score`, or a pattern of revisions such as `org/name@step*`, whose first
+            is compared with each later one. With an adapter, one model is enough: it is compared with itself plus the
+            adapter.
         options: what is compared, and how; its fields are keywords, too:
             {options}
-        revisions: which revisions of one repository are compared, if there are three or more models; its field is a
-            keyword, too:
+        revisions: what to do about revisions with equal weights, among three or more models; its field is a keyword,
+            too:
             {revisions}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept results; its field is a keyword, too:
             {results}
-        study: how several models are compared with the first; its fields are keywords, too:
+        study: how to compare several models with the first; its fields are keywords, too:
             {study}
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each other model and layer (`head` is missing), and with `per_head` for each head.
+        A DataFrame with one row per layer of each other model (`head` is missing) and, with `per_head`, one per head.
         Its columns are `attngeo.columns("compare", circuit=…)`:
 
-            symmetry, symmetry_other, ...   the scores of each, at offset 0 or `rope_offset`
-            change                          ‖M' − M‖/‖M‖ over all offsets; of a layer, of the sum over its heads
+            symmetry, symmetry_other, ...   scores of both models, at offset 0 or `rope_offset`
+            change                          ‖M' − M‖/‖M‖ over all offsets; for a layer, of the sum over its heads
             cosine                          ⟨M, M'⟩/(‖M‖·‖M'‖) over all offsets
-            query_overlap, key_overlap      ‖UᵀV‖²/head_dim of orthonormal bases of the spaces that queries, and keys,
-                                            of a head read; by chance head_dim/d_model; missing for layers
-            note                            caveats of both; why numbers are missing
+            query_overlap, key_overlap      ‖UᵀV‖²/head_dim, with orthonormal bases U and V of the directions that the
+                                            queries (keys) of a head read; head_dim/d_model by chance; missing for
+                                            layers
+            note                            caveats about both models, and why numbers are missing
 
         Its `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: a model cannot be found or reached.
-        CheckpointError: a model cannot be read, or no stack is in both models.
-        UsageError: a value is no choice or outside its limits; a model is given twice, or there are fewer than two; of
-            three or more, revisions have equal weights.
+        CheckpointError: a model cannot be read, or the models have no stack in common.
+        UsageError: an option has an invalid value; a model is given twice; there are fewer than two models; or, with
+            three or more, two revisions have equal weights.
 
     >>> import attngeo
     >>> rows = attngeo.compare(["demo:encoder", "demo:decoder"])  # trained from one seed
@@ -93,17 +95,16 @@ def compare(  # noqa: D417 - the keywords are those of a session
 
 
 def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[Model, Model]]:
-    """The first model with each other one.
+    """Pairs of the first model and each other model.
 
-    Raises UsageError for fewer than two models, unless an adapter makes another one of the first, and for a model that
-    is given twice.
+    Raises UsageError for fewer than two models, unless an adapter is given, and for a model that is given twice.
     """
     if len(models) == 1 and options.adapter:
         return [(models[0], models[0])]
     if len(models) < 2:
         raise UsageError(
-            "compare has fewer than two models, expected a first one and others, a glob of revisions such as "
-            "org/name@step*, or one model and an adapter"
+            "compare has fewer than two models; give two or more, a pattern of revisions such as org/name@step*, or "
+            "one model and an adapter"
         )
     repeated = find_repeated(models)
     if repeated is not None:
@@ -112,6 +113,6 @@ def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[M
 
 
 def refuse_repeats(models: Sequence[Model], revisions: RevisionOptions, session: Session) -> None:
-    """Refuse revisions with equal weights, as of `score`. Two models alone may be equal: that is what is asked."""
+    """Refuse revisions with equal weights, as `score` does. Exactly two models may have equal weights."""
     if len(models) > 2:
         refuse_repeated_revisions(models, revisions, session)

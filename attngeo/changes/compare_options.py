@@ -44,7 +44,7 @@ OF_HEADS = (*OVERLAPS["qk"], *OVERLAPS["ov"])
 
 
 def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of changes, in their order. A table of W_qk has no column of its circuit.
+    """The columns of the table of changes, in order. A table about W_qk has no column `circuit`.
 
     Raises UsageError for an unknown circuit.
     """
@@ -54,12 +54,12 @@ def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
 
 
 def number_columns() -> tuple[str, ...]:
-    """The columns of numbers, which conditions may name; each circuit has its own overlaps."""
+    """The numeric columns, which conditions can name; each circuit has its own overlaps."""
     return (*CHANGES, *OF_HEADS, *SCORES_OF_BOTH)
 
 
 def find_circuit(column: str) -> OneCircuit | None:
-    """The circuit whose tables have this column; None if those of every circuit have it, or of none."""
+    """The only circuit whose tables have this column; None if the tables of all circuits have it, or no table."""
     return next((circuit for circuit, overlaps in OVERLAPS.items() if column in overlaps), None)
 
 
@@ -69,14 +69,14 @@ STACK = ("model", "other", "stack")
 
 
 def summary_columns() -> tuple[str, ...]:
-    """The columns of `summarize_changes`, in their order."""
+    """The columns of `summarize_changes`, in order."""
     return spread_columns(SUMMARIZED, STACK)
 
 
 def summarize_changes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Quartiles over layers and heads of a table of changes, one row for each other model and stack.
+    """Quartiles over the layers and heads of a table of changes, one row per other model and stack.
 
-    With the largest change and the smallest cosine.
+    Each row also has the largest change and the smallest cosine.
     """
     return summarize_columns(rows, SUMMARIZED, STACK)
 
@@ -86,7 +86,7 @@ CHECKS = Checkable(number_columns, about=("other", "stack"), of_heads=OF_HEADS, 
 
 
 class CompareOptions(SourceOptions):
-    """Options of `compare`. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of `compare`. Raises UsageError for an invalid value."""
 
     per_head: bool = option(False, "Add one row per head", panel=INPUT)
     stack: str | None = option(
@@ -142,11 +142,15 @@ class CompareOptions(SourceOptions):
     )
 
     def readings(self) -> tuple[ModelReading, ModelReading]:
-        """What is read of the first model, and of the other one with the adapters: all their stacks and layers."""
+        """What to read from the first model, and from the other with its adapters: all stacks and layers."""
         asked = ReadingOptions.of(self, stack=None, layers=None, adapter=(), rope_offset=self.rope_offset or 0)
         parts = PARTS_OF[self.circuit]
         return ModelReading(asked, parts), ModelReading(asked.replace(adapter=self.adapter), parts)
 
     def _check(self) -> None:
         if self.circuit == "ov" and self.rope_offset is not None:
-            raise UsageError("$rope_offset is about W_qk; leave it out, or $circuit", "rope_offset", "circuit")
+            raise UsageError(
+                "$rope_offset applies only to queries and keys; leave out $rope_offset or $circuit",
+                "rope_offset",
+                "circuit",
+            )

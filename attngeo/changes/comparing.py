@@ -1,4 +1,4 @@
-"""What changed between two models: the scores of both, layer by layer, and how far their forms are apart."""
+"""Changes between two models: the scores of both, layer by layer, and the distances of their forms."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Row = dict[str, Any]
 
 
 class SitePair(NamedTuple):
-    """A site of the first model, and the site of the other model that it is compared with.
+    """A site of the first model, and the site of the other model to compare it with.
 
     Attributes:
         first: site of the first model.
         other: site of the other model.
         have_same_layers: whether both stacks have the same layers, so that forms are compared, too.
-        note: why the two belong together, if that is not plain.
+        note: how the two were paired, if their places differ.
     """
 
     first: AttentionSite
@@ -60,7 +60,7 @@ class ScoredSite(NamedTuple):
 
     Attributes:
         site: the attention site.
-        rows: row of the layer, then those of its heads, if these were requested.
+        rows: row of the layer, then one row per head, if requested.
         form: factors of its heads; the query heads of a group share the right one. None if values and outputs are
             unknown.
     """
@@ -75,7 +75,7 @@ class SiteChanges(NamedTuple):
 
     Attributes:
         layer: change of the whole layer.
-        heads: changes of its heads; None if they were not requested.
+        heads: changes of its heads; None if not requested.
         matches: matching head of the other model for each head.
         overlaps: columns of `OVERLAPS` for the circuit, [heads] each.
     """
@@ -87,7 +87,7 @@ class SiteChanges(NamedTuple):
 
 
 def compare_sites(mine: Attention, others: Attention, options: CompareOptions, making: Making) -> Iterator[list[Row]]:
-    """The rows of the table of changes from one model to another; see `attngeo.compare`."""
+    """The rows of the table of changes from one model to the other; see `attngeo.compare`."""
     for attention in (mine, others):
         with about(attention.ref):
             if options.circuit == "ov" and all(site.missing for site in attention.sites):
@@ -111,22 +111,22 @@ def compare_sites(mine: Attention, others: Attention, options: CompareOptions, m
 def pair_sites(
     sites: Sequence[AttentionSite], others: Sequence[AttentionSite], stack: str | None, refs: tuple[str, str]
 ) -> list[SitePair]:
-    """The sites of the first model in stacks that both have, each with the one of the other model at its place.
+    """The sites of the first model in shared stacks, each paired with a site of the other model.
 
-    Layers of the same number belong together if both stacks have the same layers, else those at the same share of the
-    depth. stack: see `choose_stacks`.
+    Layers are paired by number if both stacks have the same layers, else by relative depth. stack: see
+    `choose_stacks`.
 
     Raises:
-        UsageError: a model lacks the stack that is asked for.
-        UnsupportedModelError: no stack of the models belongs together.
+        UsageError: a model lacks the requested stack.
+        UnsupportedModelError: the models have no stack in common.
     """
     by_stack = group_sites(sites)
     others_by_stack = group_sites(others)
     partners = choose_stacks(by_stack, others_by_stack, stack, refs)
     if not partners:
         raise UnsupportedModelError(
-            f"no stack is in both models: {refs[0]} has {', '.join(by_stack)}, and {refs[1]} has "
-            f"{', '.join(others_by_stack)}; say which belong together, as by $stack "
+            f"the models have no stack in common: {refs[0]} has {', '.join(by_stack)}, {refs[1]} has "
+            f"{', '.join(others_by_stack)}; pair two of them, for example with $stack "
             f"{next(iter(by_stack))}={next(iter(others_by_stack))}",
             "stack",
         )
@@ -222,7 +222,7 @@ def _choose_layouts(
         return None, ""
     difference = _describe_sizes(mine.form, others.form)
     if difference:
-        return None, f"the sizes differ, so that there is no change: {difference}"
+        return None, f"no change, because the sizes differ: {difference}"
     if not pair.have_same_layers:
         return None, ""
     if options.circuit == "ov" or options.rope_offset is not None:
@@ -306,7 +306,7 @@ def _build_row(
         change = compared.heads
         index = head
         if match != head:
-            notes = [*notes, f"heads of the other in another order: head {head} is head {match} there"]
+            notes = [*notes, f"heads of the other model in another order: head {head} is head {match} there"]
     for score in SCORES:
         built[score] = row[score]
         built[score + OTHER] = beside.get(score, torch.nan)
@@ -318,7 +318,7 @@ def _build_row(
     is_scored = not math.isnan(row["symmetry"]) and not math.isnan(beside.get("symmetry", math.nan))
     if change is not None and is_scored and math.isnan(built["cosine"]):
         missing = "no change and no cosine" if math.isnan(built["change"]) else "no cosine"
-        notes = [*notes, f"{missing}: one of the two forms is larger than the other beyond the digits of numbers"]
+        notes = [*notes, f"{missing}: one form is too large relative to the other for floating-point numbers"]
     note = beside.get("note", "")
     other_note = f"other: {note}" if note and note != row["note"] else ""
     built["note"] = "; ".join(filter(None, [row["note"], other_note, *notes]))

@@ -14,13 +14,13 @@ SAME_FREQUENCY = 1e-4
 
 
 def find_rotary_pairs(site: AttentionSite) -> tuple[PairLayout, Tensor, str]:
-    """The rotary pairs of a site, the frequencies of those that turn, float64, and a note.
+    """The rotary pairs of a site, the frequencies of the pairs that rotate (float64), and a note.
 
-    If it is not known which dimensions rotate, the note says so, and all of them count as standing still: the form is
-    that at relative offset 0 alone.
+    If the rotating dimensions are unknown, the note says so, and all dimensions count as fixed: the form is the one at
+    relative offset 0.
 
     Raises:
-        CorruptCheckpointError: the configuration describes rotary embeddings that make no sense.
+        CorruptCheckpointError: the configuration describes an invalid rotary embedding.
     """
     with explain_rotary("correct it, or give one with $config", "config"):
         rotation = find_rotation(site)
@@ -28,20 +28,20 @@ def find_rotary_pairs(site: AttentionSite) -> tuple[PairLayout, Tensor, str]:
         rotates = rotation.frequencies != 0
         layout = PairLayout(rotates, rotation.interleaved, rotation.start)
         return layout, rotation.frequencies[rotates].double(), ""
-    note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
+    note = "" if rotation.is_known else f"only at relative offset 0: {rotation.reason}"
     return STILL, torch.zeros(0, dtype=torch.float64), note
 
 
 def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayout, PairLayout, str]:
-    """The rotary pairs of two sites whose forms are compared, and a note where that leaves something out.
+    """The rotary pairs of two sites to compare, and a note if the comparison leaves something out.
 
-    Pairs are compared in their order: in one site they may be neighbours, and halves in the other. If frequencies
-    differ, the forms are functions of the offset that are uncorrelated whatever the weights are, so that pairs are
-    compared as if they turned alike. If other numbers of pairs turn, or if that is not known, all dimensions count as
-    standing still: the forms are those at relative offset 0.
+    Pairs are compared in their order: a pair may be two neighbours in one site and one dimension of each half in the
+    other. If the frequencies differ, the forms are uncorrelated over the offsets whatever the weights, so pairs are
+    compared as if their frequencies were equal. If the numbers of rotating pairs differ or are unknown, all dimensions
+    count as fixed: the forms are those at relative offset 0.
 
     Raises:
-        CorruptCheckpointError: a configuration describes rotary embeddings that make no sense.
+        CorruptCheckpointError: a configuration describes an invalid rotary embedding.
     """
     layout, frequencies, note = find_rotary_pairs(site)
     other_layout, other_frequencies, other_note = find_rotary_pairs(other)
@@ -49,7 +49,7 @@ def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayou
         return STILL, STILL, note or f"other: {other_note}"
     if len(frequencies) != len(other_frequencies):
         counts = f"{2 * len(frequencies)} and {2 * len(other_frequencies)} dimensions rotate"
-        return STILL, STILL, f"{counts}: compared at relative offset 0 alone"
+        return STILL, STILL, f"{counts}: compared only at relative offset 0"
     if not torch.allclose(frequencies, other_frequencies, rtol=SAME_FREQUENCY, atol=0):
-        return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were the same"
+        return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were equal"
     return layout, other_layout, ""

@@ -19,7 +19,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class LineageOptions(Options):
-    """Options of `lineage`. Raises UsageError for a value outside its limits."""
+    """Options of `lineage`. Raises UsageError for an invalid value."""
 
     stack: str | None = option(
         None,
@@ -45,10 +45,10 @@ class LineageOptions(Options):
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)
 
     def readings(self) -> tuple[ModelReading, ModelReading]:
-        """What is read of both models.
+        """What to read from both models.
 
-        A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both
-        forms.
+        A copy with a rotated stream has the gains of the norms before attention folded into its weights, so they are
+        folded into the forms of both models.
         """
         reading = ModelReading(ReadingOptions(fold_norm=True, device="cpu"))
         return reading, reading

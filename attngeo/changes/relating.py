@@ -60,18 +60,21 @@ RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
 IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
 NULL = "null: initial weights drawn independently"
 # The first note of a row is the reason of the verdict, if there is one.
-REJECTED = f"{NULL}, is rejected, and which of the two came first cannot be told"
-NOT_REJECTED = f"no evidence: this test does not see a rotated stream ({NULL})"
+REJECTED = f"{NULL}, is rejected, but the test cannot tell which model came first"
+NOT_REJECTED = f"no evidence: this test misses copies with a rotated stream ({NULL})"
 SMALL_P = (
-    f"no evidence, though p is small: z is not above {STRANGERS_Z}, and similar training alone may give so much "
-    f"similarity ({NULL})"
+    f"no evidence, although p is small: z is not above {STRANGERS_Z}, and similar training alone can make models this "
+    f"similar ({NULL})"
 )
 # What follows depends on whether streams are aligned, or can be.
-EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
-ASK_AGAIN = "ask again with --align, which finds a permuted copy"
-ROTATED = "no permuted copy is found with --align, and a rotated one cannot be excluded"
-CANNOT_ALIGN = "--align cannot find a permuted copy without token embeddings of one width"
-NEAR = f"z is between {STRANGERS_Z}, which no strangers have exceeded, and {LEAST_Z}: ask again with another --seed"
+EQUAL_SPECTRA = "heads have equal singular values, as in a copy in other coordinates"
+ASK_AGAIN = "run again with --align, which finds permuted copies"
+ROTATED = "--align finds no permuted copy, but a rotated copy cannot be excluded"
+CANNOT_ALIGN = "--align cannot look for a permuted copy: it needs token embeddings of the same width in both models"
+NEAR = (
+    f"z is between {STRANGERS_Z} (never exceeded by independent models so far) and {LEAST_Z}: run again with another "
+    "--seed"
+)
 NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
@@ -93,7 +96,7 @@ class _Comparison(NamedTuple):
 
 
 def relate_sites(mine: Attention, others: Attention, options: LineageOptions, making: Making) -> Iterator[list[Row]]:
-    """The row of a candidate; see `attngeo.lineage`."""
+    """The table row of a candidate; see `attngeo.lineage`."""
     one = _Model(mine, _find_self_attention(mine))
     two = _Model(others, _find_self_attention(others))
     making.about["layers"] = len(one.sites)
@@ -125,13 +128,13 @@ def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
         return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
     alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
     if not alike:
-        return _Comparison([], [f"the test does not apply: other sizes, {_describe_sizes(*pairs[0])}"])
+        return _Comparison([], [f"the test does not apply: sizes differ, {_describe_sizes(*pairs[0])}"])
     notes = []
     for stack, other_stack in dict.fromkeys((site.stack, other.stack) for site, other in alike):
         if stack != other_stack:
-            notes.append(f"the stack {stack} compared with the stack {other_stack} of the candidate")
+            notes.append(f"stack {stack} compared with stack {other_stack} of the candidate")
     if len(alike) < len(pairs):
-        notes.append(f"layers whose heads have other sizes, left out: {len(pairs) - len(alike)}")
+        notes.append(f"left out: {len(pairs) - len(alike)} layers whose heads differ in size")
     for number, model in enumerate((one, two)):
         unlike = _find_unlike(model)
         reasons = "; ".join(f"{stack}: {reason}" for stack, reason in unlike.items())
@@ -167,7 +170,7 @@ def _find_unlike(model: _Model) -> dict[str, str]:
             if all(reasons):  # of some models, only some layers rotate: their stack has positions
                 unlike[stack] = reasons[0]
             elif _has_sinusoids(model.attention.store, sites[0]):
-                unlike[stack] = "its positions are sinusoids, though its configuration does not say so"
+                unlike[stack] = "its positions are sinusoids, although its configuration does not say so"
     return unlike
 
 
@@ -230,7 +233,7 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
             notes.append(note)
     for name, count in zip(("model", "candidate"), without_form, strict=True):
         if count:
-            notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and similar to none")
+            notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and count as similar to none")
     notes += [
         f"{MOST_COORDINATES} of {width} coordinates, drawn at random" for width in drawn if width > MOST_COORDINATES
     ]
@@ -264,20 +267,21 @@ def _align(
 
     alignment = embeddings.align_streams(store, other, keep, TURNS, options.seed)
     if alignment is None:
-        return None, _Comparison([], ["the test does not apply: token embeddings of other widths"])
+        return None, _Comparison([], ["the test does not apply: the widths of the token embeddings differ"])
     width = alignment.bases.shape[1]
     pairs = [pair for pair in comparison.pairs if pair[0].d_model == width]
     if not pairs:
-        return None, _Comparison([], [f"the test does not apply: token embeddings of width {width}, attention of none"])
+        reason = f"the test does not apply: no attention has the width of the token embeddings, {width}"
+        return None, _Comparison([], [reason])
     notes = [
         *comparison.notes,
-        f"coordinates assigned to each other by {alignment.rows} rows of embeddings, and again after each of {TURNS} "
-        f"random rotations, in place of permutations, or with {TURNS} draws of signs, if its z is less; p and z are "
+        f"coordinates matched by {alignment.rows} rows of the embeddings, and again after each of {TURNS} random "
+        f"rotations, which replace the permutations, or with {TURNS} draws of signs if that z is less; p and z are "
         "approximate",
     ]
     left_out = len(comparison.pairs) - len(pairs)
     if left_out:
-        notes.append(f"layers of another width than the embeddings, left out: {left_out}")
+        notes.append(f"left out: {left_out} layers whose width differs from the embeddings")
     return alignment, _Comparison(pairs, notes)
 
 

@@ -1,4 +1,4 @@
-"""Which stack of one model belongs to which of another one: by their names, or if only one can be meant."""
+"""Pairs of stacks of two models: by name, or because only one pair is possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME_NAMES = (frozenset({"decoder", "text"}), frozenset({"encoder", "audio"}))
 
 
 def group_sites(sites: Iterable[AttentionSite]) -> dict[str, list[AttentionSite]]:
-    """The sites of a model by stack."""
+    """The sites of a model, grouped by stack."""
     stacks: dict[str, list[AttentionSite]] = {}
     for site in sites:
         stacks.setdefault(site.stack, []).append(site)
@@ -20,7 +20,7 @@ def group_sites(sites: Iterable[AttentionSite]) -> dict[str, list[AttentionSite]
 
 
 def split_stack(stack: str) -> tuple[str, str | None]:
-    """The stack of the first model that an option names, and that of the other one; None if it has the same name."""
+    """The stack of the first model, and the stack of the other model, named by an option; None for the same name."""
     name, equals, other_name = stack.partition("=")
     return name, other_name if equals else None
 
@@ -31,17 +31,16 @@ def choose_stacks(
     stack: str | None,
     refs: tuple[str, str],
 ) -> dict[str, str]:
-    """The stacks of a model that are compared with one of another model → its name there.
+    """The stacks of the first model to compare → the name of the paired stack in the other model.
 
     Args:
-        stacks: of the first model.
-        others: of the other one.
-        stack: the only one, or "text=decoder" for a stack of the first model and one of the other; None for those of
-            `pair_stacks`.
+        stacks: stacks of the first model.
+        others: stacks of the other model.
+        stack: compare only this stack; "text=decoder" if its name differs between the models; None for `pair_stacks`.
         refs: the names of both models.
 
     Raises:
-        UsageError: a model lacks the stack that is asked for.
+        UsageError: a model lacks the requested stack.
     """
     if stack is None:
         return pair_stacks(stacks, others)
@@ -52,7 +51,7 @@ def choose_stacks(
     if other_name not in others:
         raise UsageError(
             f"{refs[1]} has no stack {other_name!r:.60}, expected one of: {', '.join(others)}; "
-            f"$stack {name}=OTHER compares two of different names",
+            f"if its name differs there, write $stack {name}=OTHER",
             "stack",
         )
     return {name: other_name}
@@ -61,11 +60,11 @@ def choose_stacks(
 def pair_stacks(
     stacks: Mapping[str, Sequence[AttentionSite]], others: Mapping[str, Sequence[AttentionSite]]
 ) -> dict[str, str]:
-    """The stacks of a model that belong to one of another model → its name there.
+    """The stacks of the first model that can be paired → the name of the paired stack in the other model.
 
-    Those of the same name; if there are none, the only stacks of both; or else the only two that can be the same part:
-    of one model type, or under two names that one part has, such as decoder and text, with heads of the same sizes.
-    Empty if there are none, or several.
+    Stacks with the same name are paired. Without any, the only stacks of both models are; else the only two that can be
+    the same part: of one model type, or with two names for one part, such as decoder and text, and with heads of the
+    same sizes. Empty if there is no such pair, or more than one.
     """
     partners = {name: name for name in stacks if name in others}
     if partners:

@@ -42,42 +42,43 @@ class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions, StudyOptions):
 def compose(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: ComposeOptions, *, session: Session
 ) -> pd.DataFrame:
-    """How much of what each head writes each head of a later layer reads, by its queries, its keys and its values.
+    """How much of each head's output the heads of later layers read, with their queries, keys and values.
 
     The composition of a head that writes with O₁ = Wv·Wo and a head that reads with M₂ = Wq·Wkᵀ and writes with O₂ is
-    ‖O₁·M₂‖/(‖O₁‖·‖M₂‖) for q, ‖M₂·O₁ᵀ‖/(‖M₂‖·‖O₁‖) for k and ‖O₁·O₂‖/(‖O₁‖·‖O₂‖) for v, in [0, 1]. Its z counts the
-    standard deviations of the squared composition above that of heads with the same spectra, turned at random. Trained
-    heads exceed it even if they cannot compose. So there is a threshold: the 99.9% quantile of z over the pairs of the
-    same kind whose writer is in a later layer than the reader.
+    ‖O₁·M₂‖/(‖O₁‖·‖M₂‖) for q, ‖M₂·O₁ᵀ‖/(‖M₂‖·‖O₁‖) for k and ‖O₁·O₂‖/(‖O₁‖·‖O₂‖) for v, in [0, 1]. `composition_z`
+    counts the standard deviations of the squared composition above randomly rotated heads with the same singular
+    values. Trained heads are above these even if they cannot compose. So there is a threshold: the 99.9% quantile of z
+    over the impossible pairs of the same kind, whose writer is in a later layer than the reader.
 
-    A pair above the threshold shares more directions than almost all pairs that cannot compose. That shows no circuit:
-    if more pairs are above than expected, it shows that layers follow each other in some directions, and only a running
-    model shows what a pair does.
+    A pair above the threshold shares more directions than almost all pairs that cannot compose. This is no proof of a
+    circuit. More pairs above the threshold than expected show that later layers read some directions that earlier
+    layers write; what a pair does shows only in a running model.
 
     Args:
         models: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
-            several, with patterns as for `attngeo.score`. One that fails raises its error after the others.
-        options: which pairs, and how; its fields are keywords, too:
+            several, with patterns as for `attngeo.score`. If one fails, the others are still composed, then its error
+            is raised.
+        options: which pairs to compose, and how; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept compositions; its field is a keyword, too:
             {results}
-        study: how several models are asked; its fields are keywords, too:
+        study: how to compose several models; its fields are keywords, too:
             {study}
         progress: called before each layer.
 
     Returns:
-        A DataFrame with the columns `attngeo.columns("compose")`: one row for each kind and pair of heads of which the
-        second one is in a later layer. composition and composition_z are missing if a form is zero or not finite. Its
-        `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
-        to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
-        among these).
+        A DataFrame with the columns `attngeo.columns("compose")`: one row per kind and pair of a head and a head of a
+        later layer. `composition` and `composition_z` are missing if a form is zero or not finite. Its `attrs` say how
+        it was made; `thresholds` has one dictionary per kind and pair of stacks: kind, from_stack, to_stack, threshold,
+        impossible (number of impossible pairs), pairs (number of possible pairs), above (how many of these are above
+        the threshold), expected (how many chance puts there).
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: the model cannot be read, its values or outputs are not known, or it has no two layers.
-        UsageError: a value is no choice or outside its limits.
+        CheckpointError: the model cannot be read, its values or outputs are unknown, or no stack has two layers.
+        UsageError: an option has an invalid value.
 
     >>> import attngeo
     >>> rows = attngeo.compose("demo:minilm", kind="k")
@@ -113,7 +114,7 @@ COMPOSITION_FORM = KEPT_FORM._replace(
 
 
 def build_frame(records: Sequence[Record], columns: Sequence[str]) -> pd.DataFrame:
-    """The table of the pairs that can compose. Its `attrs` have the thresholds of those that cannot."""
+    """The table of the pairs that can compose. Its `attrs` have the thresholds, taken from the pairs that cannot."""
     thresholds = _find_thresholds(records)
     limits = {(row["kind"], row["from_stack"], row["to_stack"]): row["threshold"] for row in thresholds}
     possible = [record for record in records if record["is_possible"]]

@@ -27,14 +27,14 @@ CHECKS = Checkable(COMPOSE_NUMBERS, about=("model", "kind", "from_stack", "to_st
 
 
 def parse_kinds(kinds: Any) -> tuple[str, ...]:
-    """The kinds of a text such as "q,k", or of names, in the order of `KINDS`. Raises UsageError.
+    """The kinds in a text such as "q,k" or in a list, in the order of `KINDS`. Raises UsageError.
 
     >>> parse_kinds("k,q")
     ('q', 'k')
     """
     names = kinds.split(",") if isinstance(kinds, str) else kinds
     if not isinstance(names, list | tuple) or not names:
-        raise UsageError(f"$kind is {kinds!r:.60}, expected some of q, k and v, such as q,k", "kind")
+        raise UsageError(f"$kind is {kinds!r:.60}, expected one or more of q, k and v, for example q,k", "kind")
     names = [name.strip() if isinstance(name, str) else name for name in names]
     for name in names:
         one_of("kind", name, KINDS)
@@ -48,7 +48,7 @@ def _layers_option(help: str, in_command: str = "") -> Any:
 
 
 class ComposeOptions(SourceOptions):
-    """Options of `compose`. Raises UsageError for a value that is no choice or outside its limits."""
+    """Options of `compose`. Raises UsageError for an invalid value."""
 
     kind: Sequence[str] = option(
         KINDS,
@@ -67,7 +67,7 @@ class ComposeOptions(SourceOptions):
     to_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option("Layers of the heads that read")
     fold_norm: bool = option(
         False,
-        "Include gains of normalisations: before attention in the heads that read, after it in those that write",
+        "Include gains of normalisations: before attention for reading heads, after attention for writing heads",
         panel=COMPUTATION,
     )
     precision: Literal["float32", "float64"] = option(
@@ -85,5 +85,5 @@ class ComposeOptions(SourceOptions):
     )
 
     def readings(self) -> tuple[ModelReading]:
-        """What is read of the model."""
+        """What to read from the model."""
         return (ModelReading(ReadingOptions.of(self), "qkvo"),)

@@ -32,11 +32,11 @@ WRITTEN = "o"
 
 
 class FoldedHeads(NamedTuple):
-    """What the heads of a site write, or read with one kind, folded to one factor for each head.
+    """What the heads of a site write, or read with one kind, folded to one factor per head.
 
     Attributes:
-        factors: as `fold` returns them, [heads, rank, width].
-        unevenness: of each factor, [heads].
+        factors: as returned by `fold`, [heads, rank, width].
+        unevenness: unevenness of each factor, [heads].
         notes: caveats.
     """
 
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
 
 
 def compose_layers(attention: Attention, options: ComposeOptions, making: Making) -> Iterator[list[Record]]:
-    """The records of all pairs of layers; see `attngeo.compose`. Each pair is a part that is kept."""
+    """The records of all pairs of layers; see `attngeo.compose`. Each pair is kept as soon as it is finished."""
     sites, missing = _split_missing(attention.sites)
     pairs = list_pairs(sites, options)
     making.about |= {"layers": len(sites), "skipped": attention.left_out | missing}
@@ -91,16 +91,16 @@ def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dic
 def plan_readings(
     sites: Sequence[AttentionSite], pairs: Sequence[LayerPair], memory: int, dtype: torch.dtype
 ) -> list[Reading]:
-    """The order in which sites are read, so that each pair is in memory once.
+    """The order in which to read sites, so that the two sites of each pair are in memory together once.
 
-    Sites stay in memory in parts that fit, beside one other site at a time: after the sites of a part, those that are
-    paired with it and come later are read one after the other. If all fit, no site is read twice.
+    As many sites as fit stay in memory, with room for one more: then the later sites paired with them are read one by
+    one. If all sites fit, none is read twice.
 
     Args:
-        sites: all sites, which pairs name by their numbers.
-        pairs: those to compose.
+        sites: all sites; pairs refer to them by number.
+        pairs: the pairs to compose.
         memory: bytes for folded heads.
-        dtype: of the folded heads.
+        dtype: number type of the folded heads.
     """
     needed = sorted({pair.a for pair in pairs} | {pair.b for pair in pairs})
     sizes = {number: _count_bytes(sites[number], dtype) for number in needed}

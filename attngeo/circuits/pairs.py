@@ -15,15 +15,15 @@ ENCODER = "encoder"
 
 
 class Direction(NamedTuple):
-    """Heads of one site that write, heads of another one that read, and what these read with.
+    """Heads of one site that write, and heads of another site that read.
 
     Attributes:
-        writer: the number of the site that writes, in the list of sites.
-        reader: the number of the site that reads.
-        kinds: what it reads with: some of q, k and v.
-        is_possible: whether what is written arrives there. If not, the compositions show what trained heads of this
-            model have in common without a circuit.
-        route: the stacks from which and to which the pairs are that these ones are compared with.
+        writer: number of the writing site, in the list of sites.
+        reader: number of the reading site.
+        kinds: what the reader reads with: one or more of q, k and v.
+        is_possible: whether the reader can receive what is written. If not, the compositions show what trained heads of
+            this model have in common without a circuit.
+        route: the stacks of the writers and of the readers whose possible pairs these pairs are compared with.
     """
 
     writer: int
@@ -34,11 +34,11 @@ class Direction(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """Two sites that are needed at the same time.
+    """Two sites that must be in memory at the same time.
 
     Attributes:
         a: number of the first site, in the list of sites.
-        b: number of the second one; a ≤ b.
+        b: number of the second site; a ≤ b.
         directions: which of them writes, and which reads.
     """
 
@@ -48,13 +48,11 @@ class LayerPair(NamedTuple):
 
 
 def list_pairs(sites: Sequence[AttentionSite], options: ComposeOptions) -> list[LayerPair]:
-    """The pairs of layers of each stack, and those of an encoder with the cross-attention that reads it.
-
-    Sites whose widths differ from those of others in their stack, or that are alone in it, are an error.
+    """The pairs of layers in each stack, and the pairs of an encoder layer with cross-attention that reads the encoder.
 
     Raises:
-        UnsupportedModelError: a stack has one layer, or layers of several widths.
-        UsageError: no layer of `from_layers` is before one of `to_layers`.
+        UnsupportedModelError: no stack has two layers, or the layers of a stack differ in width.
+        UsageError: no layer in `from_layers` is before a layer in `to_layers`.
     """
     _require_layers(sites, options)
     by_stack: dict[str, list[int]] = {}
@@ -68,11 +66,11 @@ def list_pairs(sites: Sequence[AttentionSite], options: ComposeOptions) -> list[
             pairs += _list_across(sites, by_stack.get(ENCODER, []), numbers, options.kind)
     if not _can_compose(pairs):
         lonely = ", ".join(f"{stack} ({len(numbers)})" for stack, numbers in by_stack.items())
-        raise UnsupportedModelError(f"composition needs a stack with two or more layers; layers: {lonely}")
+        raise UnsupportedModelError(f"composition needs a stack with two or more layers, got {lonely}")
     chosen = list(_choose(pairs, sites, options))
     if not _can_compose(chosen):
         raise UsageError(
-            "no layer of $from_layers is before one of $to_layers, expected writing layers before reading ones",
+            "no layer in $from_layers is before a layer in $to_layers; heads read only what earlier layers write",
             "from_layers",
             "to_layers",
         )
@@ -95,12 +93,12 @@ def _require_layers(sites: Sequence[AttentionSite], options: ComposeOptions) -> 
 
 
 def require_one_width(stack: str, sites: Sequence[AttentionSite]) -> None:
-    """Raise UnsupportedModelError if the heads of a stack do not read and write one stream of one width."""
+    """Raise UnsupportedModelError if the heads of a stack read or write residual streams of different widths."""
     widths = sorted({site.d_model for site in sites} | {site.output_width for site in sites})
     if len(widths) > 1:
         raise UnsupportedModelError(
-            f"the layers of stack {stack} are {', '.join(map(str, widths))} wide, expected one width: heads compose "
-            "by one stream; choose another stack with $stack",
+            f"the layers of stack {stack} have widths {', '.join(map(str, widths))}, expected one width: heads compose "
+            "through one residual stream; choose another stack with $stack",
             "stack",
         )
 

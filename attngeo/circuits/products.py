@@ -1,4 +1,4 @@
-"""What a head's matrix gives for pairs of tokens: the products of its factors with two tables of embeddings."""
+"""Values of a head's matrix for pairs of tokens: the products of its factors with two tables of embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 8192
 
 
 class HeadFactors(NamedTuple):
-    """A head's matrix as two factors: its value for the tokens x and y is (left·x)·(right·y).
+    """A head's matrix as two factors: its value for tokens x and y is (left·x)·(right·y).
 
     Attributes:
         left: [rank, d_model].
@@ -31,7 +31,7 @@ class HeadFactors(NamedTuple):
     notes: list[str]
 
     def shuffle(self, seed: int) -> HeadFactors:
-        """The factors whose value for two tokens is that of these for embeddings with shuffled dimensions."""
+        """Factors that give the values of these factors for embeddings with shuffled dimensions."""
         generator = torch.Generator().manual_seed(seed)
         left, right = (
             factor[:, torch.randperm(factor.shape[1], generator=generator)] for factor in (self.left, self.right)
@@ -40,7 +40,7 @@ class HeadFactors(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of the pairs: a table of embeddings, and those of its rows that are tokens of pairs, [n], int64."""
+    """One side of the pairs: a table of embeddings, and the rows of the tokens in the pairs, [n], int64."""
 
     embedding: Embedding
     rows: Tensor
@@ -68,17 +68,17 @@ def find_pairs(
     device: torch.device,
     progress: ProgressCallback,
 ) -> dict[str, list[Any]]:
-    """The pairs of a token and another one with the largest values, or with the smallest ones.
+    """The token pairs with the largest or smallest values.
 
     Args:
         tokens: the left side.
         others: the right side.
-        circuit: what gives the values.
-        count: how many pairs.
-        each: whether so many are listed for each of the tokens.
-        largest: whether the largest values are listed.
+        circuit: the factors that give the values.
+        count: number of pairs to list.
+        each: whether to list this number for each token.
+        largest: whether to list the largest values, not the smallest.
         device: where to compute.
-        progress: called as rows are done.
+        progress: called as rows are finished.
 
     Returns:
         Columns: token, token_id, target, target_id, rank, value.
@@ -106,10 +106,10 @@ def find_pairs(
 
 
 def copying_score(inputs: Side, outputs: Side, circuit: HeadFactors) -> float:
-    """Σ Re λ / Σ |λ| of the eigenvalues λ of E·M·Uᵀ, for the same tokens on both sides; NaN if all are 0.
+    """Σ Re λ / Σ |λ| over the eigenvalues λ of E·M·Uᵀ, with the same tokens on both sides; NaN if all are 0.
 
-    In [−1, 1]: 1 if the head raises the logits of the tokens that it attends to. The eigenvalues other than 0 are those
-    of a rank × rank matrix.
+    In [−1, 1]: 1 if the head raises the logits of the tokens it attends to. The nonzero eigenvalues are computed from a
+    rank × rank matrix.
 
     Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
     """

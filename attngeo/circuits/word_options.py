@@ -14,7 +14,7 @@ WORD_COLUMNS = (
 
 
 class WordOptions(Options):
-    """Options of `words`: the head and the tokens. Raises UsageError for a value outside its limits."""
+    """Options of `words`: the head and the tokens. Raises UsageError for an invalid value."""
 
     layer: int = option(0, "Layer in its stack, counted from 0", panel=INPUT, least=0)
     head: int = option(0, "Query head, counted from 0", panel=INPUT, least=0)

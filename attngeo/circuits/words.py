@@ -62,42 +62,42 @@ class WordKeywords(WordOptions, HubAccess):
 
 @takes(WordKeywords)
 def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session: Session) -> pd.DataFrame:
-    """The pairs of tokens that one head connects most, by its weights and the token embeddings alone.
+    """The token pairs that one head connects most, computed from its weights and the token embeddings.
 
-    For embeddings E and an unembedding U, [tokens, d_model] each, E·W_qk·Eᵀ says which token attends to which, and
-    E·Wv·Wo·Uᵀ how far an attended token raises the logit of each token. The gains of the normalisations before and
-    after attention and of the last one are folded in; their divisions, biases and positions are left out, and so is all
-    that other layers do. No more than a block of the matrix is in memory.
+    With embeddings E and unembedding U, [tokens, d_model] each, E·W_qk·Eᵀ says which token attends to which, and
+    E·Wv·Wo·Uᵀ how much an attended token raises the logit of each token. The gains of the normalisations before and
+    after attention and of the last one are folded in; their divisions, biases, positions and the work of other layers
+    are left out. Only a block of the matrix is in memory at a time.
 
     Args:
         model: as for `attngeo.score`; it needs token embeddings.
         {options}
         {hub}
-        tokenizer: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        tokenizer: a tokenizer of transformers or tokenizers; required for a model in memory.
         progress: called while files are read.
 
     Returns:
-        One row for each pair, the largest values of each kind first:
+        A DataFrame with one row per pair, the largest values of each kind first:
 
             model, revision, stack, layer, head, circuit
-            kind              "attends" (qk): `token` attends to `target`; "promotes" and "suppresses" (ov): an attended
-                              `token` raises or lowers the logit of `other`
-            token, token_id   its label (`##` marks a piece inside a word), and its number
-            target, target_id
-            rank              from 1, among all pairs of a kind, or among those of the token
-            value             of the pair
-            value_chance      the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
-                              and of `target` each on their own
-            note              caveats
+            kind               "attends" (qk): `token` attends to `target`; "promotes" and "suppresses" (ov): an
+                               attended `token` raises or lowers the logit of `target`
+            token, token_id    label (`##` marks a piece inside a word) and number of the token
+            target, target_id  the same for the target
+            rank               from 1, among all pairs of a kind, or among the pairs of the token
+            value              value of the pair
+            value_chance       value of the same rank with shuffled embedding dimensions, in a different order for
+                               `token` and `target`
+            note               caveats
 
         Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
-        `copying_score_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled
+        `copying_score_chance`: Σ Re λ / Σ |λ| over the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled
         dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: it cannot be read, has no token embeddings, or this layer does not read them.
-        UsageError: there is no such layer, head or token.
+        CheckpointError: the model cannot be read or has no token embeddings, or the layer does not read them.
+        UsageError: the layer, head or token does not exist.
 
     >>> import attngeo
     >>> found = attngeo.words("demo:encoder", layer=1, head=1, top=1)
@@ -216,17 +216,16 @@ def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, s
     known = list_unembeddings()
     before = next((known[name] for name in types if name in known), None)
     if before is None:
-        problem = f"what is before the unembedding of a model of type {types[-1]!r:.40} is not known"
-        return nothing, f"{problem}: no norm there is folded"
+        return nothing, f"no norm folded before the unembedding: it is not known for model type {types[-1]!r:.40}"
     if before.layers:
         names = list_names(before.layers)
         return nothing, f"left out, between the last layer and the unembedding: {names}"
     if not before.norm:
-        return nothing, "no gain of a last normalisation"
+        return nothing, "the last normalisation has no gain"
     around = FIRST_NUMBER.split(site.module)[0]  # the list of layers, as in "model.layers.0.self_attn"
     name = join(around.rstrip(".").rpartition(".")[0], f"{before.norm}.weight")
     if name not in store.names:
-        return nothing, f"no tensor {name}, the gain of the last normalisation: it is not folded"
+        return nothing, f"gain of the last normalisation not folded: no tensor {name}"
     store.open([name])
     return store.read(name).float() + before.gain_offset, "gain of the last normalisation folded"
 
@@ -236,8 +235,8 @@ def _require_width(site: AttentionSite, embedding: Embedding, factor: Tensor) ->
     width = embedding.matrix.shape[1]
     if width != factor.shape[1]:
         raise UnsupportedModelError(
-            f"token embeddings have {width} dimensions, but {site.module} has {factor.shape[1]}: a projection that is "
-            "not read lies between them; choose another model"
+            f"token embeddings have {width} dimensions, but {site.module} has {factor.shape[1]}: attngeo does not read "
+            "the projection between them; choose another model"
         )
 
 
@@ -247,7 +246,7 @@ def _read_labels(file: str) -> dict[str, str]:
         lines = read_small_text(Path(file), encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise DataUnavailableError(
-            f"the list of tokens cannot be read ({error.strerror}); expected a text file with one per line",
+            f"the list of tokens cannot be read ({error.strerror}); expected a text file with one token per line",
             subject=file,
         ) from None
     except ValueError as error:
@@ -267,7 +266,7 @@ def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
     rows = {printable(embedding.labels[row]): row for row in reversed(embedding.answer_rows("all").tolist())}
     for label, place in labels.items():
         if label not in rows:
-            advice = advise(label, rows, "the column token of a run without $tokens has tokens as they are written")
+            advice = advise(label, rows, "run without $tokens to see in the column token how tokens are written")
             pieces = embedding.pieces(label) if embedding.pieces is not None else None
             written = [repr(printable(embedding.labels[row])) for row in pieces or []]
             parts = f", which the model writes as {list_names(written)}" if len(written) > 1 else ""

@@ -1,9 +1,9 @@
-"""Training encoders and decoders from scratch, and watching the geometry of their attention emerge.
+"""Train encoders and decoders from scratch, and score their attention during training.
 
-    initialize(model, "symmetric")     set Wq and Wk of any transformers model, and nothing else
-    AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
-    make_options("tiny", …)            what a run depends on: TextPretrainOptions or ImagePretrainOptions
-    run(options, folder)               train, and write model, geometry and summary to a folder
+    initialize(model, "symmetric")     set only Wq and Wk of any transformers model
+    AttentionGeometryCallback()        scores of the model at every log of any transformers Trainer
+    make_options("tiny", …)            options of a run: TextPretrainOptions or ImagePretrainOptions
+    run(options, folder)               train, and write model, scores and summary to a folder
     compare_runs(options, folder, …)   the same for several initialisations, with the same data in the same order
 
 Names are imported when they are first used.

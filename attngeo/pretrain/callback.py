@@ -1,4 +1,4 @@
-"""A callback for any transformers Trainer: the scores of the model that it trains, at step 0 and at every log."""
+"""A callback for any transformers Trainer: the scores of the trained model, at step 0 and at every log."""
 
 from __future__ import annotations
 
@@ -65,30 +65,33 @@ _TABLES: WeakSet[_Table] = WeakSet()
 
 
 class AttentionGeometryCallback(TrainerCallback):
-    """Scores the attention of the model that a Trainer trains, before the first update and at every log.
+    """Scores the attention of a model while a Trainer trains it: before the first update and at every log.
 
-    Writes `geometry.parquet` in the Trainer's output folder: one row for each step, layer (`head` is missing) and head,
-    with the columns `geometry_columns()`; loss is the mean over the steps since the last log, or since the checkpoint
-    if the training was resumed after that log; missing at step 0. The Trainer's trackers (`report_to`) and its
-    `state.log_history` get the medians over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of
-    every score. A resumed run keeps the rows up to the step that it resumes from. If the same callback sees a further
-    training from step 0, the rows of the one before stay in `geometry-1.parquet`. Works for every family that
-    `attngeo.score` reads, and raises the same errors, when training begins. After that, nothing that happens here ends
-    the training: the scores of a step that cannot be scored are missing, the table is written at the next log if it
-    cannot be written now, and the reason is a warning in the log.
+    Writes `geometry.parquet` to the Trainer's output folder: one row per step, layer (`head` is missing) and head, with
+    step, stack, layer, head, a column for each score, and `loss`, the mean over the steps since the last log (or since
+    the checkpoint, if training was resumed after that log; missing at step 0). The Trainer's trackers (`report_to`) and
+    its `state.log_history` get the medians of every score over layers, such as `symmetry_median`, and over heads, such
+    as `heads_symmetry_median`.
 
-    Several callbacks of a training, such as one for each stack, write their rows to one file if it is the same; medians
-    are over the rows of all. `frame` has them, too. Two that score the same stack need a file each.
+    A resumed run keeps the rows up to the step it resumes from. If you use the callback for another training from step
+    0, the earlier rows stay in `geometry-1.parquet`.
 
-    Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
+    Works for every family that `attngeo.score` reads, and raises the same errors when training begins. After that, it
+    never ends the training: if a step cannot be scored, its scores are missing; if the table cannot be written, it is
+    written at the next log; a warning in the log gives the reason.
+
+    Several callbacks of one training, for example one per stack, share a file if they name the same one; medians and
+    `frame` then cover the rows of all. Two callbacks for the same stack need different files.
+
+    With DDP and FSDP, all processes gather the weights, and the first one computes and writes.
 
     Args:
-        file: name or path of the table, relative to the output folder; it ends in .parquet.
-        stack: score only this one (see `attngeo inspect`).
+        file: name or path of the table, relative to the output folder; must end in .parquet.
+        stack: score only this stack (`attngeo inspect` lists them).
 
     Raises:
-        UsageError: `file` has another ending. When training begins: another callback writes rows of the same stack, or
-            other columns, to the file.
+        UsageError: `file` has another ending; or, when training begins, another callback writes rows of the same stack
+            or other columns to the file.
     """
 
     TITLE: ClassVar[str] = "Attention scores during training"
@@ -97,7 +100,7 @@ class AttentionGeometryCallback(TrainerCallback):
 
     def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
         if Path(file).suffix != ".parquet":
-            raise UsageError("expected a name ending in .parquet", subject=file)
+            raise UsageError("expected a file name ending in .parquet", subject=file)
         self._file = Path(file)
         self._stack = stack
         self._sites: list[AttentionSite] = []
@@ -110,12 +113,12 @@ class AttentionGeometryCallback(TrainerCallback):
 
     @property
     def d_model(self) -> int:
-        """The width of the first stack of attention."""
+        """Width of the first stack of attention."""
         return self._sites[0].d_model
 
     @property
     def stacks(self) -> set[str]:
-        """The stacks of attention that are scored."""
+        """Names of the scored stacks."""
         return {site.stack for site in self._sites}
 
     @property
@@ -128,13 +131,13 @@ class AttentionGeometryCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Find the attention of the model, read the rows of an earlier session, and score before the first update."""
+        """Find the attention of the model, read earlier rows of a resumed run, and score before the first update."""
         model: PreTrainedModel = kwargs["model"]
         store = open_module(model)
         if any(getattr(parameter, "ds_id", None) is not None for parameter in model.parameters()):
             raise UnsupportedModelError(
-                "DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
-                "checkpoints that it saves",
+                "DeepSpeed ZeRO-3 splits the weights, so they cannot be scored during training; use FSDP, or score the "
+                "saved checkpoints",
                 subject=store.ref,
             )
         self._sites = self._find_sites(store)
@@ -164,17 +167,17 @@ class AttentionGeometryCallback(TrainerCallback):
         try:
             scores = self._measure(model, is_first=state.is_world_process_zero)
         except Exception as error:
-            self._report(f"step {state.global_step} is not scored", error)
+            self._report(f"step {state.global_step} cannot be scored", error)
             scores = [{"stack": site.stack, "layer": site.layer} for site in self._sites]
         try:
             self._record(args, state, control, model, scores, loss=float(logs["loss"]))
         except Exception as error:
-            self._report(f"the scores of step {state.global_step} are not written", error)
+            self._report(f"the scores of step {state.global_step} cannot be written", error)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """End the trackers' runs that this callback began."""
+        """End the tracker runs that this callback started."""
         for tracker in self._trackers:
             if type(tracker).__name__ not in ONE_RUN:
                 tracker.on_train_end(args, state, control, model=kwargs["model"])
@@ -206,10 +209,12 @@ class AttentionGeometryCallback(TrainerCallback):
         if list(self.frame) != list(other.frame):
             problem = f"{type(other).__name__} and {type(self).__name__}, whose columns differ"
         elif same:
-            problem = f"two callbacks that score the stack {min(same)}"
+            problem = f"two callbacks for stack {min(same)}"
         else:
             return
-        raise UsageError(f"{path} is the file of {problem}; give one of them another $file, or leave it out", "file")
+        raise UsageError(
+            f"{path} would be written by {problem}; give one of them another $file, or leave it out", "file"
+        )
 
     def _path(self, args: TrainingArguments) -> Path:
         return Path(args.output_dir or ".") / self._file
@@ -218,7 +223,7 @@ class AttentionGeometryCallback(TrainerCallback):
         """Say what is missing, unless the reason is that of the last time."""
         reason = first_line(error)
         if reason != self._reason:
-            log.warning("%s: %s; the training goes on", what, reason, exc_info=log.isEnabledFor(logging.DEBUG))
+            log.warning("%s: %s; training continues", what, reason, exc_info=log.isEnabledFor(logging.DEBUG))
         self._reason = reason
 
     def _find_sites(self, store: TensorStore) -> list[AttentionSite]:

@@ -39,8 +39,8 @@ class Comparison:
 
     Attributes:
         folder: folder of the comparison.
-        rows: one row for each run.
-        curves: geometry and loss of the runs at every log.
+        rows: the main table, one row per run.
+        curves: scores and loss of all runs at every log.
     """
 
     folder: Path
@@ -49,9 +49,9 @@ class Comparison:
 
     @property
     def spread(self) -> pd.DataFrame:
-        """One row for each objective and initialisation: mean, min and max over seeds of each result.
+        """One row per objective and initialisation: mean, min and max of each result over the seeds.
 
-        Those of `steps_to_baseline` are over the runs that reached the baseline's loss, `reached` of them.
+        `steps_to_baseline` covers only the runs that reached the baseline's loss; `reached` is their number.
         """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
         evaluated = [name for name in EVALUATION if name in self.rows]
@@ -65,7 +65,12 @@ class Comparison:
 
     @property
     def layers(self) -> pd.DataFrame:
-        """One row for each layer of each run: see `attngeo.pretrain.curves.summarize_layers`."""
+        """One row per layer of each run: its scores at the last step, and the steps at which they settled.
+
+        `symmetry` is the score of the whole layer; `heads_symmetry_median` and the quartiles are over its heads. From
+        step `symmetry_settled` (or `heads_symmetry_settled`) on, the score (or its median over heads) stays within 10%
+        of its last value.
+        """
         return summarize_layers(self.curves)
 
 
@@ -87,20 +92,20 @@ def compare_runs(
     session: Session,
     resume: bool = False,
 ) -> Comparison:
-    """Train once for each objective, initialisation and seed, with the same data in the same order.
+    """Train once per objective, initialisation and seed, with the same data in the same order.
 
-    Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
-    seeds), `layers.csv` (a row for each layer of each run) and `curves.parquet`. A run that fails does not stop the
-    others, unless `fail_fast`: its error is raised at the end. `folder` is locked, and that of each run while it
-    trains.
+    Writes a folder for each run to `folder`, and `comparison.csv` and `.parquet` (one row per run), `spread.csv` (over
+    seeds), `layers.csv` (one row per layer of each run) and `curves.parquet`. If a run fails, the others continue,
+    unless `fail_fast` is set, and its error is raised at the end. `folder` is locked, and so is each run's folder while
+    it trains.
 
     Args:
-        options: options of every run; see `attngeo.pretrain.make_options`. Seeds are counted from `options.seed` on.
+        options: options of every run; see `attngeo.pretrain.make_options`. The first seed is `options.seed`.
         folder: folder of the comparison.
         {comparison}
         {study}
-        resume: keep the finished runs in `folder`, and resume those that are not.
-        progress: called as by `run`; for runs in other processes, when one ends.
+        resume: keep the finished runs in `folder`, and resume the others.
+        progress: called as in `run`; for runs in other processes, when a run ends.
 
     Returns:
         The finished runs.
@@ -138,11 +143,11 @@ def compare_runs(
 def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptions) -> list[RunOptions]:
     """The options of every run. Raises UsageError."""
     if len(inits) < 2 or len(set(inits)) < len(inits):
-        raise UsageError(f"$compare is {','.join(inits)!r}, expected two or more different initialisations", "compare")
+        raise UsageError(f"$compare is {','.join(inits)!r}, expected two or more, all different", "compare")
     by_objective = [options]
     if comparison.objectives:
         if not isinstance(options, TextPretrainOptions):
-            raise UsageError("$objectives is for texts, but these runs are on images; leave it out", "objectives")
+            raise UsageError("$objectives applies to text, but these runs use images; leave it out", "objectives")
         by_objective = [options.replace(objective=objective) for objective in comparison.objectives]
     plan = [
         planned.replace(init=init, seed=options.seed + number)
@@ -150,14 +155,14 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
     ]
     if len({fold_name(_folder_name(planned)) for planned in plan}) < len(plan):
         raise UsageError(
-            f"$compare is {','.join(inits)!r}: two of them would have folders of the same name, or of names that "
-            "differ in case alone, which some disks take for one; rename one of them",
+            f"$compare is {','.join(inits)!r}: two of them would have folders with the same name, or with names that "
+            "differ only in case, which some disks treat as equal; rename one of them",
             "compare",
         )
     if options.steps % options.log_every:
         raise UsageError(
-            f"$steps is {options.steps}, expected a multiple of $log_every {options.log_every}: otherwise the last "
-            "loss is a mean of fewer steps than the others; change one of them",
+            f"$steps is {options.steps}, expected a multiple of $log_every {options.log_every}, so that every logged "
+            "loss is a mean over equally many steps; change one of them",
             "steps",
             "log_every",
         )
@@ -178,7 +183,7 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # that accelerate started, and that train each run together
     if several and study.elsewhere:
         raise UsageError(
-            "$jobs and $cluster are for one process a run; start without accelerate launch", "jobs", "cluster"
+            "$jobs and $cluster need one process per run; start without accelerate launch", "jobs", "cluster"
         )
     # Of several processes that train each run, the first would go on to the next run without the others. A cluster may
     # repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
@@ -219,7 +224,7 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
-    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end.
+    """The scores of all runs, with the columns `RUN_COLUMNS` first and, for images, `EVALUATION` last.
 
     The values of `EVALUATION` are in the rows of the last step.
     """

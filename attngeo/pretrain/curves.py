@@ -26,7 +26,7 @@ EVALUATION = ("eval_loss", "eval_accuracy", "ema_loss", "ema_accuracy")
 
 
 def geometry_columns() -> tuple[str, ...]:
-    """The columns of the geometry of one run, in their order."""
+    """The columns of the scores of one run, in order."""
     return ("step", "stack", "layer", "head", *score_names(), "loss")
 
 
@@ -36,7 +36,7 @@ def list_curve_columns() -> tuple[str, ...]:
 
 
 def list_curve_numbers() -> tuple[str, ...]:
-    """The columns of numbers among them, which conditions may name."""
+    """The numeric columns of the curves, which conditions can name."""
     return (*score_names(), "loss")
 
 
@@ -47,9 +47,9 @@ CHECKS = Checkable(
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
-    """The first log at which `losses` is below the last of `baseline`, counted from 1, and the share of logs it saves.
+    """The first log, counted from 1, with a loss below the last loss of `baseline`, and the share of logs this saves.
 
-    The share is (T − t)/T, where T is the number of logs; None and 0.0 if no log is below.
+    The share is (T − t)/T for log t of T. None and 0.0 if no loss is below.
     Source: Saponati et al. 2025 (arXiv 2502.10927), Table 1.
 
     >>> find_speed_up([5.0, 3.0, 1.0, 0.5], [5.0, 4.0, 3.0, 2.0])
@@ -62,12 +62,11 @@ def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[i
 
 
 def summarize_runs(curves: pd.DataFrame) -> pd.DataFrame:
-    """One row for each run: its losses, its speed-up, `EVALUATION` of images, and quartiles of the scores at its end.
+    """One row per run: its loss, its speed-up, `EVALUATION` for images, and quartiles of the scores at its end.
 
-    Columns: `RUN_COLUMNS`, steps, final_loss, steps_to_baseline, speed_up, those of `EVALUATION` that `curves` has, and
-    `statistics(QUARTILES)` over layers and over heads. The baseline of an objective and seed is the run with the
-    initialisation that comes first in `curves`; the steps_to_baseline of others are missing if their loss never gets
-    below its last.
+    Columns: `RUN_COLUMNS`, steps, final_loss, steps_to_baseline, speed_up, the columns of `EVALUATION` in `curves`, and
+    `statistics(QUARTILES)` over layers and over heads. The first initialisation in `curves` is the baseline of each
+    objective and seed. `steps_to_baseline` is missing for a run whose loss never gets below the baseline's last loss.
     """
     import pandas as pd
 
@@ -117,7 +116,7 @@ def _read_losses(curves: pd.DataFrame) -> pd.Series[float]:
 
 
 def layer_columns() -> tuple[str, ...]:
-    """The columns of `summarize_layers`, in their order."""
+    """The columns of `summarize_layers`, in order."""
     columns = [*RUN_COLUMNS, "stack", "layer"]
     for score in score_names():
         columns += [score, f"{score}_settled"]
@@ -127,11 +126,11 @@ def layer_columns() -> tuple[str, ...]:
 
 
 def summarize_layers(curves: pd.DataFrame) -> pd.DataFrame:
-    """One row for each layer of each run: its scores at the last step, and the steps at which they settled.
+    """One row per layer of each run: its scores at the last step, and the steps at which they settled.
 
-    `symmetry` is that of the whole layer, `heads_symmetry_median` and quartiles are over its heads; from the step
-    `symmetry_settled` on, or `heads_symmetry_settled` for the median over heads, the score stays within 10% of its last
-    value. Source: Saponati et al. 2025 (arXiv 2502.10927), section 4.1.
+    `symmetry` is the score of the whole layer; `heads_symmetry_median` and the quartiles are over its heads. From step
+    `symmetry_settled` (or `heads_symmetry_settled`) on, the score (or its median over heads) stays within 10% of its
+    last value. Source: Saponati et al. 2025 (arXiv 2502.10927), section 4.1.
     """
     import pandas as pd
 

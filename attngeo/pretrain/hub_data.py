@@ -75,12 +75,10 @@ def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
 
 
 def open_builder(reference: str) -> tuple[Any, str | None]:
-    """The builder by which `datasets` reads a Hub data set, and the split that the reference names.
+    """The builder with which `datasets` reads a Hub data set, and the split that the reference names.
 
-    Its errors are turned by `explain_errors`.
-
-    Raises DataUnavailableError if the revision that is named is not in the cache and the Hub cannot be reached:
-    `datasets` would take whatever revision is in its cache.
+    Call it inside `explain_errors`. Raises DataUnavailableError if the requested revision is not in the cache and the
+    Hub cannot be reached, because `datasets` would use any revision in its cache.
     """
     match = HUB_REFERENCE.fullmatch(reference)
     assert match is not None
@@ -93,8 +91,8 @@ def open_builder(reference: str) -> tuple[Any, str | None]:
         commit = read_small_text(ref).strip() if ref.is_file() else revision
         if builder.hash != commit:
             raise DataUnavailableError(
-                f"only revision {builder.hash} is in the cache, and the Hub cannot be reached; give that "
-                "revision, or run once with a connection",
+                f"only revision {builder.hash} is in the cache, and the Hub cannot be reached; name that revision, or "
+                "run once with a connection",
                 subject=reference,
             )
     return builder, split
@@ -102,9 +100,9 @@ def open_builder(reference: str) -> tuple[Any, str | None]:
 
 @contextmanager
 def explain_errors(reference: str) -> Iterator[None]:
-    """Turn an error of `datasets` into a DataUnavailableError or DataError that names the data set in one line.
+    """Turn an error of `datasets` into a DataUnavailableError or DataError that names the data set, in one line.
 
-    Inside the block, `datasets` and huggingface_hub print nothing, and wait for no server for long.
+    Inside the block, `datasets` and huggingface_hub print nothing, and do not wait long for a server.
     """
     try:
         with silence_libraries(), require_answers(reference):
@@ -125,7 +123,7 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
         )
     if isinstance(error, OSError | HTTPError) and not isinstance(error, FileNotFoundError):
         if datasets.config.HF_HUB_OFFLINE:
-            where = "not in the cache of the Hub, while offline mode is on; run once without it"
+            where = "not in the cache of the Hub, and offline mode is on; run once without it"
         else:
             where = f"{endpoint} cannot be reached ({reason}); check the connection, HF_ENDPOINT and HF_TOKEN"
         return DataUnavailableError(f"no such file or folder here, and {where}", subject=reference)
@@ -134,6 +132,6 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
         return DataUnavailableError(f"{reason}; write it as {name}:CONFIG#SPLIT", subject=reference)
     cause = error.__cause__ or error
     return DataError(
-        f"{reference} cannot be read ({type(cause).__name__}: {first_line(cause)}); expected files of text, JSON, CSV, "
-        "Parquet or images"
+        f"{reference} cannot be read ({type(cause).__name__}: {first_line(cause)}); expected text, JSON, CSV, Parquet "
+        "or image files"
     )

@@ -39,14 +39,14 @@ DIGITS_TRAINED_ON = 0.8
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled images to train and to test on, as tables of `datasets` with the columns "image" and "label".
+    """Labelled images for training and testing, as tables of `datasets` with the columns "image" and "label".
 
     Attributes:
         name: name of the data set.
-        train: images to train on.
-        test: images to test on.
-        column: name of the column of labels in the source.
-        labels: names of the labels, in the order of their numbers.
+        train: training images.
+        test: test images.
+        column: name of the label column in the source.
+        labels: names of the labels, ordered by their numbers.
         channels: 1 for grey images, 3 for RGB.
     """
 
@@ -63,8 +63,8 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
 
     reference: "digits" (scikit-learn's 1,797 grey images of 8 × 8; the last fifth is for testing), "cifar10", a folder
     with a sub-folder for each label, or with such folders in train/ and test/ or validation/, or a Hub data set as
-    `org/name[:config][@revision][#split]`. If there are no images to test on, a tenth is held out, chosen by `seed`.
-    Raises DataUnavailableError or DataError.
+    `org/name[:config][@revision][#split]`. Without test images, a tenth is held out, chosen by `seed`. Raises
+    DataUnavailableError or DataError.
     """
     if reference == "digits":
         return _build_data(reference, _make_digits(), channels=1, seed=seed)
@@ -92,7 +92,7 @@ def _make_digits() -> dict[str, datasets.Dataset]:
 def _open_folder(path: Path) -> dict[str, datasets.Dataset]:
     endings = Image.registered_extensions()
     if not any(file.suffix.lower() in endings for file in path.rglob("*")):
-        raise DataError("no images, expected a folder with a sub-folder of them for each label")
+        raise DataError("no images, expected a folder with one sub-folder of images per label")
     splits = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
     return {name: _drop_links(rows) for name, rows in splits.items()}
 
@@ -122,15 +122,15 @@ def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
 
 def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in splits:
-        raise DataError(f"no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT")
+        raise DataError(f"no split 'train', only {list_names([*splits])}; choose one with {reference}#SPLIT")
     train = splits["train"]
     image = _image_column(train.features)
     label = _label_column(train.features)
     if not _all_label(train, label):
-        raise DataError(f"some images to train on have no {label}; leave them out")
+        raise DataError(f"some training images have no {label}; remove them")
     labels = list(train.features[label].names)
     if len(labels) < 2:
-        raise DataError(f"its labels are {list_names(labels)}, expected at least two")
+        raise DataError(f"only {len(labels)} label ({list_names(labels)}), expected at least two")
     test = _find_test_split(splits, label)
     if test is None:
         order = np.random.default_rng(seed).permutation(len(train))
@@ -156,7 +156,7 @@ def _image_column(features: Mapping[str, Any]) -> str:
     """`image` or `img`, otherwise the first column of images."""
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
     if not columns:
-        raise DataError(f"no images; its columns are {list_names([*features])}")
+        raise DataError(f"no column of images; the columns are {list_names([*features])}")
     return next((name for name in columns if name in ("image", "img")), columns[0])
 
 
@@ -165,8 +165,8 @@ def _label_column(features: Mapping[str, Any]) -> str:
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     if not columns:
         raise DataError(
-            f"no column of labels, expected one of the type ClassLabel; its columns are {list_names([*features])}; a "
-            "folder needs a sub-folder for each label"
+            f"no column of labels, expected one of type ClassLabel; the columns are {list_names([*features])}; a "
+            "folder needs one sub-folder per label"
         )
     return next((name for name in ("label", "labels") if name in columns), columns[0])
 
@@ -178,10 +178,10 @@ def _all_label(rows: datasets.Dataset, column: str) -> bool:
 
 
 def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
-    """The image processor, which turns an image into a model's input; it is saved with the model.
+    """The image processor, which turns images into a model's input and is saved with the model.
 
-    The shorter side is resized to `size`, bilinearly, the middle is cropped to a square, and values are scaled to
-    [−1, 1]. channels: 1 for grey images, 3 for RGB.
+    It resizes the shorter side to `size` (bilinear), crops the middle to a square, and scales values to [−1, 1].
+    channels: 1 for grey images, 3 for RGB.
     """
     return ViTImageProcessorPil(
         size={"shortest_edge": size},
@@ -194,9 +194,9 @@ def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
 
 
 def convert_mode(image: Image.Image, channels: int) -> Image.Image:
-    """The image in grey for 1 channel, or in RGB for 3, with a white background if it is transparent.
+    """The image in grey (1 channel) or RGB (3 channels), on a white background if it is transparent.
 
-    The processors of transformers 5.4 would drop the transparency, and show the colours behind it.
+    The processors of transformers 5.4 would drop the transparency and show the colours behind it.
     """
     if channels == 1:
         return image.convert("L")
@@ -208,14 +208,14 @@ def convert_mode(image: Image.Image, channels: int) -> Image.Image:
 
 @dataclass(eq=False)
 class ImageSplit(Dataset[tuple[Tensor, int]]):
-    """Images of one split as a model takes them, [channels, size, size], each with the number of its label.
+    """Images of one split as input of a model, [channels, size, size], each with the number of its label.
 
     Images are decoded when they are requested.
 
     Attributes:
         data: the data set.
         split: "train" or "test".
-        processor: scales and normalises an image.
+        processor: image processor that scales and normalises images.
 
     Raises:
         DataError: an image cannot be decoded.
@@ -245,21 +245,21 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
             encoded = self.rows.cast_column("image", datasets.Image(decode=False))[numbers[0]]["image"]
             name = (encoded and encoded["path"]) or f"{self.split} image {numbers[0]}"
             raise DataError(
-                f"{name} cannot be decoded ({first_line(error)}); replace it, or leave it out", subject=self.data.name
+                f"{name} cannot be decoded ({first_line(error)}); replace or remove it", subject=self.data.name
             ) from error
         return list(zip(pixels, rows["label"], strict=True))
 
 
 @dataclass(eq=False)
 class ShuffledImages(Dataset[dict[str, Any]]):
-    """Images to train on: all of a split in a random order, then all again in another, and so on.
+    """Training images: all images of a split in a random order, then all again in another order, and so on.
 
-    The order depends on the seed alone, not on the processes, the batches or the initialisation. Each image carries its
+    The order depends only on the seed, not on the processes, the batches or the initialisation. Each image carries its
     number `index` in that order.
 
     Attributes:
         split: the images.
-        count: number of images that are given, repeats included.
+        count: number of images, including repeats.
         seed: seed of the order.
     """
 
@@ -287,7 +287,7 @@ class ShuffledImages(Dataset[dict[str, Any]]):
 
 @contextmanager
 def unwrap_worker_errors() -> Iterator[None]:
-    """In the block, a DataError has one line, also one with the traceback of a process that decodes images."""
+    """Inside the block, a DataError has one line, even with the traceback of a process that decodes images."""
     try:
         yield
     except DataError as error:

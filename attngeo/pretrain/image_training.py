@@ -64,7 +64,7 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     batch = options.batch_size * processes
     if len(train) < batch:
         raise DataError(
-            f"{data.name} has {len(train):,} images to train on, expected at least one batch of {batch}; give more, or "
+            f"{data.name} has {len(train):,} training images, expected at least one batch of {batch}; give more, or "
             "lower $batch_size",
             "batch_size",
         )
@@ -110,8 +110,8 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
     warmup = options.warmup or options.warmup_epochs * updates_per_epoch
     if warmup > steps:
         raise UsageError(
-            f"$warmup_epochs is {options.warmup_epochs}, here {warmup} steps, expected at most the {steps} of the run; "
-            "give the steps of $warmup",
+            f"$warmup_epochs is {options.warmup_epochs}, which makes {warmup} steps, expected at most the {steps} of "
+            "the run; give the warm-up in steps, with $warmup",
             "warmup_epochs",
             "warmup",
         )
@@ -119,15 +119,15 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
 
 
 def read_image_size(config: PreTrainedConfig, name: str) -> int:
-    """Height and width of a model's images. Raises UsageError if they differ, or if patches do not divide them."""
+    """Height and width of a model's images. Raises UsageError if they differ or are not multiples of the patch size."""
     config = getattr(config, "vision_config", config)
     sizes = np.atleast_1d(getattr(config, "image_size", None) or IMAGE_SIZE).tolist()
     patches = np.atleast_1d(getattr(config, "patch_size", None) or 1).tolist()
     size = int(sizes[0])
     if len({*sizes}) > 1 or any(size % patch for patch in patches):
         raise UsageError(
-            f"image_size is {sizes} and patch_size {patches}, expected square images that the patches divide; "
-            "change one of them",
+            f"image_size is {sizes} and patch_size {patches}, expected square images whose size is a multiple of the "
+            "patch size; change one of them",
             subject=name,
         )
     return size
@@ -136,7 +136,7 @@ def read_image_size(config: PreTrainedConfig, name: str) -> int:
 @unwrap_worker_errors()
 @torch.inference_mode()
 def evaluate(split: ImageSplit, average: AveragedModel, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
-    """Mean loss, with the smoothing of training, and accuracy, of the model ("eval") and of the average ("ema")."""
+    """Mean loss (with label smoothing, as in training) and accuracy, of the model ("eval") and the average ("ema")."""
     args = trainer.args
     share = Subset(split, range(args.process_index, len(split), args.world_size))
     batches = DataLoader(share, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
@@ -161,7 +161,7 @@ def evaluate(split: ImageSplit, average: AveragedModel, smoothing: float, traine
 
 
 def make_schedule(optimizer: Optimizer, warmup: int, steps: int) -> LambdaLR:
-    """The learning rate: linear from 0.033 of its peak during warm-up, then a cosine down to 0."""
+    """The learning rate: a linear warm-up from 0.033 of its peak, then a cosine down to 0."""
 
     def share(step: int) -> float:
         if step < warmup:
@@ -188,7 +188,7 @@ def image_workers(args: TrainingArguments) -> int:
 class ImageTrainer(RunTrainer):
     """Trains a classifier on shares of labels, with a cosine schedule, and averages its weights.
 
-    average: of the model's weights; it is saved in checkpoints and restored from them. smoothing: of labels.
+    average: average of the model's weights, which checkpoints also save. smoothing: label smoothing.
     """
 
     def __init__(self, *args: Any, average: AveragedModel, smoothing: float, **kwargs: Any) -> None:
@@ -207,7 +207,7 @@ class ImageTrainer(RunTrainer):
         return_outputs: bool = False,
         num_items_in_batch: LabelCount = None,  # noqa: ARG002 - the Trainer's signature
     ) -> Any:
-        """Cross-entropy with the shares of a batch's labels."""
+        """Cross-entropy with the label shares of a batch."""
         outputs = model(pixel_values=inputs["pixel_values"])
         loss = soft_cross_entropy(outputs["logits"], inputs["targets"], self._smoothing)
         return (loss, outputs) if return_outputs else loss
@@ -243,22 +243,22 @@ def start_average(model: PreTrainedModel, decay: float) -> AveragedModel:
 def adapt_decay(decay: float, images: int, epochs: float) -> float:
     """The decay of one update of the average, which happens every 32 updates of `images` images each.
 
-    1 − min(1, (1 − decay) · images · 32 / epochs); decay is 0.99998 in S3. In this way a run forgets as much for any
-    batch size and number of epochs, but less, the smaller the data set: with ImageNet the average spans a 25th of the
-    run, with CIFAR-10 all of it, and with fewer images it stays near the weights at the end of the warm-up.
+    1 − min(1, (1 − decay) · images · 32 / epochs); decay is 0.99998 in S3. So a run forgets equally much for any batch
+    size and number of epochs, but less with a smaller data set: with ImageNet the average spans a 25th of the run, with
+    CIFAR-10 all of it, and with fewer images it stays near the weights at the end of the warm-up.
     """
     return 1 - min(1.0, (1 - decay) * images * EMA_EVERY / epochs)
 
 
 @dataclass(eq=False)
 class UpdateEMA(TrainerCallback):
-    """Updates the average at steps 1, 33, 65 …; until the warm-up ends, it becomes a copy of the model."""
+    """Updates the average at steps 1, 33, 65 …; during the warm-up, it copies the model instead."""
 
     average: AveragedModel
     warmup: float
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
-        """Update the average if it is the step to do so."""
+        """Update the average if it is due at this step."""
         if state.global_step % EMA_EVERY == 1:
             self.average.update_parameters(given["model"])
             if state.global_step <= self.warmup:
@@ -267,16 +267,16 @@ class UpdateEMA(TrainerCallback):
 
 @dataclass(frozen=True)
 class MixupCutmixCollator:
-    """A collator: pixel_values [batch, channels, height, width], targets [batch, labels] whose rows sum to 1.
+    """Makes batches: pixel_values [batch, channels, height, width] and targets [batch, labels] whose rows sum to 1.
 
-    Each batch is mixed in one of two ways, each image with the one before it, and so are the labels. The draws depend
-    only on the seed and the number `index` of the batch's first image: they are the same after a run is resumed, and on
-    any number of processes.
+    Each batch uses mixup or cutmix: every image, and its label, is mixed with the one before it. The draws depend only
+    on the seed and on the number `index` of the batch's first image, so they stay the same after a run is resumed, and
+    with any number of processes.
 
     Attributes:
         labels: number of labels.
-        mixup: α of the Beta(α, α) that shares of mixup are drawn from; 0 leaves mixup out.
-        cutmix: α of the Beta(α, α) that shares of cutmix are drawn from; 0 leaves cutmix out.
+        mixup: α of the distribution Beta(α, α) of mixup's shares; 0 for no mixup.
+        cutmix: α of the distribution Beta(α, α) of cutmix's shares; 0 for no cutmix.
         seed: seed of the draws.
 
     Sources: Zhang et al. 2018 (arXiv 1710.09412), Yun et al. 2019 (arXiv 1905.04899).
@@ -307,12 +307,12 @@ class MixupCutmixCollator:
 
 
 def mixup(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """`share` of each image and of its target, plus 1 − share of those before it."""
+    """`share` of each image and target, plus 1 − `share` of the image and target before it."""
     return torch.lerp(images.roll(1, 0), images, share), torch.lerp(targets.roll(1, 0), targets, share)
 
 
 def cutmix(images: Tensor, targets: Tensor, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-    """Each image with a box of the one before it, and the same share of that one's target."""
+    """Each image with a box from the image before it, and the same share of that image's target."""
     mixed = images.clone()
     mixed[..., rows, columns] = images.roll(1, 0)[..., rows, columns]
     area = (rows.stop - rows.start) * (columns.stop - columns.start)
@@ -321,7 +321,7 @@ def cutmix(images: Tensor, targets: Tensor, rows: slice, columns: slice) -> tupl
 
 
 def draw_box(share: float, height: int, width: int, random: np.random.Generator) -> tuple[slice, slice]:
-    """Rows and columns of about 1 − share of an image, around a random point of it, cut off at the image's edges."""
+    """Rows and columns of a box of about 1 − `share` of an image, around a random point, cut off at the edges."""
     half = 0.5 * math.sqrt(1 - share)
     edges = []
     for length in (height, width):

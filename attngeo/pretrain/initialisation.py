@@ -1,4 +1,4 @@
-"""Initialisations of attention: they set the query and key weights of a model in memory, and nothing else of it."""
+"""Initialisations of attention: they set only the query and key weights of a model in memory."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ def initialize(
 ) -> list[str]:
     """Set the query and key weights of a transformers model in memory.
 
-    Biases, norms, values and the rest of a fused tensor stay bit for bit as they are. No parameter becomes an alias of
-    another, so Wq and Wk differ after the first training step. With Wq, Wk [d_model, head_dim] of a head, M = Wq·Wkᵀ,
-    and g(h) the key head of head h, `init` is one of:
+    Biases, norms, values and the rest of fused tensors do not change. No parameter becomes an alias of another, so Wq
+    and Wk differ after the first training step. With Wq, Wk [d_model, head_dim] of a head, M = Wq·Wkᵀ, and g(h) the key
+    head of head h, `init` is one of:
 
     "default"     change nothing.
-    "symmetric"   Wk := Wq; with fewer key heads than heads, Wq_h := Wk_g(h). M is symmetric, also with QK-norm, whose
-                  two gains only put a diagonal between the factors. With rotary embeddings, M is that of equal
-                  positions. Latent attention: the factors of Wq are set to those of Wk, up to rounding; if the query
-                  latent is narrower than that of the keys, the keys first stop reading what it has no room for.
-                  Source: Saponati et al. 2025 (arXiv 2502.10927), S2.1.
-    "identity"    M := the nearest matrix of rank head_dim to 0.7·Z + 0.7·I, with Z of independent N(0, 1/d_model), as
-                  Wq = U√Σ, Wk = V√Σ of its SVD. It is M before the model's own scale of the logits. Each key head has
-                  one Z, which its query heads share, because one Wk can be the best for one M only. QK-norm: the gains
+    "symmetric"   Wk := Wq; with fewer key heads than heads, Wq_h := Wk_g(h). M is symmetric, even with QK-norm, whose
+                  gains only add a diagonal between the factors. With rotary embeddings, this is M at equal positions.
+                  Latent attention: the factors of Wq are set to those of Wk, up to rounding; if the query latent is
+                  narrower than the key latent, the keys first stop reading the part that does not fit. Source: Saponati
+                  et al. 2025 (arXiv 2502.10927), S2.1.
+    "identity"    M := the matrix of rank head_dim nearest to 0.7·Z + 0.7·I, with independent N(0, 1/d_model) entries of
+                  Z, as Wq = U√Σ, Wk = V√Σ of its SVD. This is M before the model's own scale of the logits. Query heads
+                  with the same key head share one Z, because one Wk can be the best only for one M. QK-norm: the gains
                   are undone, and if the norm subtracts the mean, the rank is head_dim − 1. This is the query and key
-                  part of Trockman & Kolter 2023 (arXiv 2305.09828); values and projections stay as they are.
-    a checkpoint  a reference (`org/name`, folder, file, `demo:NAME`, or a ModelRef) or another model in memory: Wq and
-                  Wk of the same stack and layer, rounded to the model's dtype. Norm gains stay the model's own.
+                  part of Trockman & Kolter 2023 (arXiv 2305.09828); values and projections do not change.
+    a checkpoint  a reference (`org/name`, folder, file or `demo:NAME`) or another model in memory: use its Wq and Wk of
+                  the same stack and layer, rounded to the model's dtype. Norm gains do not change.
 
-    "symmetric" and "identity" skip cross-attention over inputs of another width, which has no square M. All checks are
-    done before anything is written.
+    "symmetric" and "identity" skip cross-attention over inputs of another width, where M is not square. Everything is
+    checked before anything is written.
 
     Args:
-        model: a model of transformers, whose parameters are changed in place.
+        model: a transformers model, changed in place.
         init: see above.
         stack: change only this stack.
         layers: change only these layers, as numbers or as "0-3,7".
@@ -89,11 +89,11 @@ def initialize(
         The names of the changed parameters.
 
     Raises:
-        UsageError: `model` is no module, or `init` names nothing, or the checkpoint has no such layer.
+        UsageError: `model` is not a module, `init` is unknown, or the checkpoint has no such layer.
         ModelUnavailableError: the checkpoint cannot be found or reached.
         CheckpointError: the checkpoint cannot be read.
         ShapeError: the checkpoint's heads differ from the model's.
-        UnsupportedModelError: there is no exact form.
+        UnsupportedModelError: the weights of this model cannot be set exactly.
 
     >>> from transformers import BertConfig, BertModel
     >>> import attngeo
@@ -127,7 +127,7 @@ def initialize(
         for site in sites:
             for name in site.tensors.values():
                 if name not in parameters:
-                    raise UnsupportedModelError(f"{name} is not a parameter, expected one to write to")
+                    raise UnsupportedModelError(f"{name} is not a parameter, so it cannot be initialised")
                 store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
             changes += make_changes(site, {role: parameters[name] for role, name in site.tensors.items()})
         for change in changes:
@@ -140,9 +140,9 @@ def initialize(
 
 
 def check_init(init: str, option: str = "init") -> None:
-    """Raise as `initialize` does if `init` has no meaning, or is a checkpoint that cannot be opened.
+    """Raise the errors of `initialize` if `init` is unknown, or a checkpoint that cannot be opened.
 
-    option: the one that names it, for messages.
+    option: name of the option that gives it, for messages.
     """
     if init not in INITS:
         open_store(parse_init(init, option)).close()
@@ -200,10 +200,10 @@ def _build_latent_queries(site: AttentionSite, tensors: Tensors) -> Iterator[tup
     rotary = len(kv_a) - rank
     if query_rank < rotary:
         raise UnsupportedModelError(
-            f"{site.tensors['q_a']} has rank {query_rank}, expected at least the {rotary} of the rotary key"
+            f"{site.tensors['q_a']} has rank {query_rank}, expected at least {rotary}, the width of the rotary key"
         )
     if not q_norm.all():
-        raise UnsupportedModelError(f"{site.tensors['q_norm']} has a gain of 0, which no weight can undo")
+        raise UnsupportedModelError(f"{site.tensors['q_norm']} has a gain of 0, which weights cannot undo")
     unrotated = site.head_dim - rotary
     kept = min(rank, query_rank - rotary)  # of the key latent
     kv_b = tensors["kv_b"].reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
@@ -222,11 +222,11 @@ def _make_identity(generator: torch.Generator | None, site: AttentionSite, tenso
     """M := the nearest matrix of rank head_dim to α·Z + β·I. Raises UnsupportedModelError."""
     if isinstance(site.layout, LatentLayout):
         raise UnsupportedModelError(
-            f"{site.module} makes the keys of all heads from one latent, expected init symmetric"
+            f"{site.module} makes the keys of all heads from one latent, which supports only init symmetric"
         )
     basis, gains = _read_head_norm(site, _number_outputs(site, tensors))
     if not gains.isfinite().all() or (torch.linalg.matrix_rank(gains) < gains.shape[-1]).any():
-        raise UnsupportedModelError(f"{site.module} has a query or key gain of 0 or NaN, which no weight can undo")
+        raise UnsupportedModelError(f"{site.module} has a query or key gain of 0 or NaN, which weights cannot undo")
     device = tensors["q"].device if tensors["q"].is_cuda else torch.device("cpu")  # not every device has float64
     factors = [_draw_factors(generator, site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
     q, k = (torch.stack(of_heads) for of_heads in zip(*factors, strict=True))  # [key_heads, n, d_model]
@@ -284,15 +284,17 @@ def _make_copies(
 ) -> Iterator[Change]:
     """Wq and Wk of the same stack and layer of a checkpoint. Raises UsageError, ShapeError, UnsupportedModelError."""
     if isinstance(site.layout, LatentLayout):
-        raise UnsupportedModelError(f"{site.module} makes keys and values from one latent, expected init symmetric")
+        raise UnsupportedModelError(
+            f"{site.module} makes keys and values from one latent, which supports only init symmetric"
+        )
     source_site = source_sites.get((site.stack, site.layer))
     if source_site is None:
-        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {site.module}")
+        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, which {site.module} needs")
     got = _describe_sizes(source_site)
     expected = _describe_sizes(site)
     if got != expected:
         raise ShapeError(
-            f"{source_site.module} has {got}, expected {expected} as {site.module} has", subject=source.ref
+            f"{source_site.module} has {got}, expected {expected}, as in {site.module}", subject=source.ref
         )
     factors = assemble(
         source_site, {name: _to_exact(tensor) for name, tensor in source.read_all(source_site.reads).items()}

@@ -46,7 +46,7 @@ USUAL_TYPES = {"mlm": "bert", "clm": "llama", "image": "vit"}
 
 
 def explain(error: BaseException) -> str:
-    """An error of transformers in one line: its first line, and the second one if the first only announces it."""
+    """An error of transformers in one line: its first line, or a longer part if the first line says too little."""
     if isinstance(error, StrictDataclassError):
         return " ".join(str(error).split())[:MOST_ERROR_CHARACTERS]
     reason = first_line(error)
@@ -56,13 +56,13 @@ def explain(error: BaseException) -> str:
 def read_config(model: str, objective: str) -> PreTrainedConfig:
     """The configuration of a preset or a config.json. objective: mlm, clm or image.
 
-    Raises UsageError if it cannot be read, or if its family has no head for the objective.
+    Raises UsageError if it cannot be read, or if transformers has no head of its type for the objective.
     """
     config = _load_config(model)
     if type(config) in HEADS[objective][1]:
         return config
     raise UsageError(
-        f"transformers has no head of model type {config.model_type!r} to train on {objective}; "
+        f"transformers cannot train model type {config.model_type!r} on {objective}: it has no such head; "
         f"{_advise_other(config, objective)}",
         "objective",
         "task",
@@ -75,11 +75,11 @@ def _advise_other(config: PreTrainedConfig, objective: str) -> str:
     if other and type(config) in HEADS[other][1]:
         return f"train it with $objective {other}"
     if objective != "image" and type(config) in HEADS["image"][1]:
-        return "it is trained on images, with $task image"
+        return "train it on images, with $task image"
     for section in TEXT_SECTIONS:
         if section in config.sub_configs or hasattr(config, section):
-            return f"give the fields of its {section} as a config.json of their own"
-    return f"expected a type that has one, such as {USUAL_TYPES[objective]}"
+            return f"save the fields of its {section} as a separate config.json, and give that"
+    return f"choose another type, such as {USUAL_TYPES[objective]}"
 
 
 def configure_text(options: TextPretrainOptions, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
@@ -114,14 +114,16 @@ def build_model(config: PreTrainedConfig, objective: str) -> PreTrainedModel:
     try:
         model: PreTrainedModel = HEADS[objective][0].from_config(config)
     except IMPOSSIBLE as error:
-        raise UsageError(f"the configuration builds no model ({explain(error)}); correct it") from error
+        raise UsageError(
+            f"transformers cannot build a model from the configuration ({explain(error)}); correct it"
+        ) from error
     return model
 
 
 def check_length(model: PreTrainedModel, length: int) -> None:
-    """Raise UsageError if the model cannot take a sequence of `length` tokens, which is tried out.
+    """Run the model on a sequence of `length` tokens, and raise UsageError if that fails.
 
-    Some families need more positions than tokens, or lengths that are multiples of some block.
+    Some families need more positions than tokens, or lengths that are multiples of a block size.
     """
     tokens = torch.zeros(1, length, dtype=torch.long) + (model.config.vocab_size - 1)
     training = model.training
@@ -132,13 +134,13 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     except IMPOSSIBLE as error:
         most = getattr(model.config, "max_position_embeddings", None)
         if isinstance(most, int) and most < length:
-            reason = f"its weights are for {most} positions"
+            reason = f"its weights have {most} positions"
             advice = f"lower it to {most} or less"
         else:
             reason = explain(error)
             advice = "correct the configuration, lower $seq_len, or train with a larger max_position_embeddings"
         raise UsageError(
-            f"a {model.config.model_type} model as configured cannot take $seq_len {length} ({reason}); {advice}",
+            f"this {model.config.model_type} model does not run with $seq_len {length} ({reason}); {advice}",
             "seq_len",
         ) from error
     finally:
@@ -153,10 +155,10 @@ def _load_config(model: str) -> PreTrainedConfig:
     try:
         fields = json.loads(read_small_text(path), object_hook=_leave_kernels)
         if not isinstance(fields, dict):
-            raise UsageError(f"{path} is {name_type(fields)}, expected an object with the fields of a configuration")
+            raise UsageError(f"{path} holds {name_type(fields)}, expected an object with the fields of a configuration")
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
-            hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
+            hint = advise(model_type, CONFIG_MAPPING, "expected a model type of transformers, such as bert")
             raise UsageError(f"transformers has no model_type {model_type!r}; {hint}", subject=path)
         return AutoConfig.for_model(model_type, **fields)
     except (OSError, *IMPOSSIBLE) as error:

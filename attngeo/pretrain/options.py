@@ -44,14 +44,14 @@ Share = Annotated[float, Field(lt=1)]
 
 
 def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL, **about: Any) -> Any:
-    """An option of which each preset has a value, which `--help` shows as its default."""
+    """An option with a value in each preset, which `--help` shows as its default."""
     return option(default, help, panel=panel, shown_default=show_presets(name), least=least, **about)
 
 
 class PretrainOptions(Options):
-    """Options of a training run, on text or on images. Raises UsageError for a value that has no meaning.
+    """Options of a training run, on text or on images. Raises UsageError for an invalid value.
 
-    Make them by `of`, which fills in the options that a model is trained with by default.
+    Make them with `of`, which fills in the model's default options.
     """
 
     TASK: ClassVar[Task]
@@ -66,7 +66,7 @@ class PretrainOptions(Options):
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="the model's")
     init: str = option(
         "default",
-        "Initial Wq and Wk; REF takes them from a checkpoint",
+        "Initial Wq and Wk; REF copies them from a checkpoint",
         panel=MODEL,
         metavar="default|symmetric|identity|REF",
     )
@@ -79,7 +79,7 @@ class PretrainOptions(Options):
         metavar="REF",
         shown_default=show_presets("data"),
     )
-    steps: int = preset_option("steps", "Number of updates of the weights", panel=OPTIMISATION, least=0, default=0)
+    steps: int = preset_option("steps", "Number of weight updates", panel=OPTIMISATION, least=0, default=0)
     batch_size: int = preset_option(
         "batch_size", "Sequences or images per device and batch", panel=OPTIMISATION, least=1
     )
@@ -106,11 +106,13 @@ class PretrainOptions(Options):
         least=0,
         most=LARGEST_SEED,
     )
-    log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
+    log_every: int = preset_option(
+        "log_every", "Updates between logs; every log includes the scores", panel=RESULTS, least=1
+    )
     report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(
         "save_every",
-        "Updates between checkpoints; the last two are kept, and a table has the scores of each log",
+        "Updates between checkpoints; only the last two are kept, but the scores of every log",
         advanced=True,
         panel=RUNNING,
         least=1,
@@ -124,29 +126,29 @@ class PretrainOptions(Options):
 
     @classmethod
     def of(cls, model: str = "", **options: Any) -> Self:
-        """The options of a run of `model`: those given, and for the others the model's defaults.
+        """The options of a run of `model`. Options you omit take the model's defaults.
 
-        If `steps` is given, the warm-up is at most a tenth of them, and a short run has about ten logs.
+        If you give `steps`, the default warm-up is at most a tenth of them, and a short run logs about ten times.
 
         Args:
-            model: a name of `PRESETS`, or the path of a transformers config.json.
-            **options: by name; None means not given.
+            model: a preset such as "tiny", or the path of a transformers config.json.
+            **options: options by name; None means not given.
 
         Returns:
-            The options, checked.
+            The checked options.
 
         Raises:
-            UsageError: an option has no meaning, or is one of the other task.
+            UsageError: an option has an invalid value, or belongs to the other task.
         """
         model = model or DEFAULT_MODELS[cls.TASK]
         preset = PRESETS.get(model)
         if preset is not None and preset.task != cls.TASK:
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
-            raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
+            raise UsageError(f"model {model} trains on {preset.task}s, not on {cls.TASK}s; expected one of: {names}")
         chosen = {name: value for name, value in options.items() if value is not None}
         for other in OPTIONS_CLASSES.values():
             for name in chosen.keys() & options_of(other).keys() - options_of(cls).keys():
-                raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
+                raise UsageError(f"${name} applies to {other.TASK}s, but this run uses {cls.TASK}s; leave it out", name)
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
@@ -156,30 +158,30 @@ class PretrainOptions(Options):
 
     @property
     def model_name(self) -> str:
-        """The preset's name or the file's; for a config.json, its folder's."""
+        """Name of the preset or the file; for a config.json, name of its folder."""
         path = Path(self.model).absolute()
         return path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
 
     @property
     def objective_name(self) -> str:
-        """What is predicted, as tables and folders call it: mlm, clm or image."""
+        """Objective, as named in tables and folders: mlm, clm or image."""
         return self.TASK
 
     @property
     def run_name(self) -> str:
-        """A name that tells this run from others like it; a file name."""
+        """Name for this run, which can be used as a file name."""
         init = self.init if self.init in INITS else "from-checkpoint"
         return "-".join([self.model_name, self.objective_name, init, f"seed{self.seed}"])
 
 
 class TextPretrainOptions(PretrainOptions):
-    """Options of a run on text: an encoder that predicts masked tokens, or a decoder that predicts the next one."""
+    """Options of a run on text: an encoder that predicts masked tokens, or a decoder that predicts the next token."""
 
     TASK: ClassVar[Task] = "text"
 
     objective: Objective = option("mlm", "Objective: predict masked tokens or the next token", panel=MODEL)
     mlm_probability: Share = preset_option(
-        "mlm_probability", "Share of tokens that are masked", advanced=True, panel=MODEL, least=0
+        "mlm_probability", "Share of tokens to mask", advanced=True, panel=MODEL, least=0
     )
     text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
     tokenizer: str = option(
@@ -189,7 +191,9 @@ class TextPretrainOptions(PretrainOptions):
         metavar="train|REF",
         shown_default="the data set's, else train",
     )
-    vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
+    vocab_size: int = preset_option(
+        "vocab_size", "Vocabulary size of a tokeniser trained on the data", panel=INPUT, least=1
+    )
     pack: bool = option(
         True,
         "Join documents and cut them into full sequences; otherwise pad each document",
@@ -212,21 +216,21 @@ class TextPretrainOptions(PretrainOptions):
         if not self.steps:
             raise UsageError("$steps is 0, expected at least 1", "steps")
         if self.objective == "mlm" and self.mlm_probability == 0:
-            raise UsageError("$mlm_probability is 0, expected more: nothing would be predicted", "mlm_probability")
+            raise UsageError("$mlm_probability is 0, so nothing would be predicted; raise it", "mlm_probability")
 
     @property
     def objective_name(self) -> str:
-        """What is predicted: mlm or clm."""
+        """Objective: mlm or clm."""
         return self.objective
 
     @property
     def masks_inputs(self) -> bool:
-        """Whether a share of the input tokens is masked, and only these are predicted."""
+        """Whether some of the input tokens are masked, and only these are predicted."""
         return self.objective == "mlm" or self.masked_decoder
 
 
 class ImagePretrainOptions(PretrainOptions):
-    """Options of a run on images: a classifier, trained by the recipe of Saponati et al. 2025, section S3."""
+    """Options of a run on images: a classifier trained as in Saponati et al. 2025, section S3."""
 
     TASK: ClassVar[Task] = "image"
 
@@ -260,7 +264,7 @@ class ImagePretrainOptions(PretrainOptions):
 
     def _check(self) -> None:
         if not self.steps and not self.epochs:
-            raise UsageError("$steps and $epochs are 0, expected one of them to be at least 1", "steps", "epochs")
+            raise UsageError("$steps and $epochs are both 0; set one of them to 1 or more", "steps", "epochs")
 
 
 RunOptions = TextPretrainOptions | ImagePretrainOptions
@@ -268,7 +272,7 @@ OPTIONS_CLASSES: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions,
 
 
 def parse_names(text: Any) -> Any:
-    """The names of a list; a list stays as it is.
+    """The names in a text such as "default, symmetric"; a list is returned unchanged.
 
     >>> parse_names("default, symmetric")
     ['default', 'symmetric']
@@ -277,7 +281,7 @@ def parse_names(text: Any) -> Any:
 
 
 class ComparisonOptions(Options):
-    """Options of a comparison of runs. Raises UsageError for a value that has no meaning."""
+    """Options of a comparison of runs. Raises UsageError for an invalid value."""
 
     compare: Sequence[str] | None = option(
         None,
@@ -306,14 +310,14 @@ class ComparisonOptions(Options):
 
 
 def separate_comparison(options: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
-    """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
+    """Split options into the options of a comparison and the options of its runs. Raises UsageError."""
     chosen = {name: value for name, value in options.items() if value is not None}
     compared = {name: chosen[name] for name in options_of(ComparisonOptions) if name in chosen}
     comparison = ComparisonOptions(**compared)
     rest = {name: value for name, value in chosen.items() if name not in compared}
     if comparison.compare is not None and "init" in rest:
         raise UsageError(
-            "$init and $compare contradict each other; name all initialisations by $compare", "init", "compare"
+            "$init and $compare contradict each other; name all initialisations in $compare", "init", "compare"
         )
     if comparison.objectives is not None and "mlm" not in comparison.objectives:
         refuse_masking(rest)
@@ -321,29 +325,31 @@ def separate_comparison(options: Mapping[str, Any]) -> tuple[ComparisonOptions, 
 
 
 def refuse_masking(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if these options of a run that masks no tokens say how many it masks."""
+    """Raise UsageError if `mlm_probability` is given for a run that masks no tokens."""
     if "mlm_probability" in options and not options.get("masked_decoder"):
         raise UsageError(
-            "$mlm_probability is for the objective mlm, expected $objective mlm, got clm; leave it out",
+            "$mlm_probability applies to $objective mlm, but the objective is clm; leave it out",
             "mlm_probability",
             "objective",
         )
 
 
 def make_options(model: str = "", *, task: Task | None = None, **options: Any) -> RunOptions:
-    """The options of a run, of the class for its task: see `PretrainOptions.of`.
+    """The options of a run. Options you omit take the model's defaults.
+
+    If you give `steps`, the default warm-up is at most a tenth of them, and a short run logs about ten times.
 
     Args:
-        model: a name of `PRESETS`, or the path of a transformers config.json; by default the task's smallest model.
-        task: text or image. By default that of the model; without one, image for the data digits and cifar10, else
-            text.
+        model: a preset such as "tiny", or the path of a transformers config.json; by default the task's smallest model.
+        task: "text" or "image"; by default the task of the model, or without a model "image" for the data digits and
+            cifar10, else "text".
         **options: options by name; None means not given.
 
     Returns:
         TextPretrainOptions or ImagePretrainOptions.
 
     Raises:
-        UsageError: an option has no meaning, or belongs to the other task.
+        UsageError: an option has an invalid value, or belongs to the other task.
     """
     preset = PRESETS.get(model or "")
     if task is None and preset is not None:
@@ -373,7 +379,7 @@ make_options.__signature__ = _sign_with_options(make_options)  # type: ignore[at
 
 
 def make_absolute(option: str, reference: str) -> str:
-    """An existing path in full, so that a run can be resumed from any folder; a name or other reference as it is."""
+    """An existing path as an absolute one, so that a run can be resumed from any folder; else the reference itself."""
     if reference in PATHS[option]:
         return reference
     prefix = "jigsaw:" if reference.startswith("jigsaw:") else ""

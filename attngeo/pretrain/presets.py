@@ -14,13 +14,13 @@ from attngeo.choices import Task
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's configuration, and the options it is trained with.
+    """A model's configuration, and its training options.
 
     Attributes:
         task: kind of its data, text or images.
         model_type: model type of transformers.
-        config: arguments of transformers' configuration class of `model_type`.
-        options: options of the training.
+        config: arguments of transformers' configuration class for `model_type`.
+        options: default options of the training.
     """
 
     task: Task

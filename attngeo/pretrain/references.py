@@ -18,13 +18,13 @@ from attngeo.pretrain.options import RunOptions, TextPretrainOptions
 from attngeo.pretrain.presets import IMAGE_DATA, INITS, PATHS, PRESETS
 from attngeo.pretrain.sources import find_path, is_on_hub, require_text_data
 
-EXPECTED_IMAGES = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
+EXPECTED_IMAGES = "a folder with one sub-folder of images per label, org/name on the Hub, digits or cifar10"
 
 
 def require_sources(options: RunOptions, inits: Iterable[str] = ()) -> None:
-    """Raise what a run would raise if something that its options name is missing on this machine. Asks no server.
+    """Raise the errors of a run if something named in its options is missing on this machine. Contacts no server.
 
-    inits: those of a comparison.
+    inits: initialisations of a comparison.
     """
     find_config(options.model)
     require_init(options.init)
@@ -39,7 +39,7 @@ def require_sources(options: RunOptions, inits: Iterable[str] = ()) -> None:
 
 
 def find_config(model: str) -> Path | None:
-    """The config.json of a model that is trained; None for a preset. Raises ModelNotFoundError or UsageError."""
+    """The config.json of a model to train; None for a preset. Raises ModelNotFoundError or UsageError."""
     if model in PRESETS:
         return None
     path = Path(model).expanduser()
@@ -53,13 +53,13 @@ def find_config(model: str) -> Path | None:
 
 
 def require_init(init: str, option: str = "init") -> None:
-    """Raise if `init` has no meaning, or is a checkpoint that is missing. option: the one that names it."""
+    """Raise an error if `init` is unknown, or a missing checkpoint. option: name of the option that gives it."""
     if init not in INITS:
         require_model(parse_init(init, option))
 
 
 def parse_init(init: Any, option: str = "init") -> Any:
-    """The checkpoint that `init` names. Raises UsageError for a single word that is no file, which is often a typo."""
+    """The checkpoint that `init` names. Raises UsageError for a single word that is not a file: often a typo."""
     if not isinstance(init, str) or isinstance(init, ModelRef):
         return init
     try:
@@ -73,14 +73,15 @@ def parse_init(init: Any, option: str = "init") -> Any:
 
 
 def parse_tokenizer(reference: str) -> ModelRef:
-    """The folder or the Hub's repository of a tokeniser. Raises DataUnavailableError or UsageError."""
+    """The folder or Hub repository of a tokeniser. Raises DataUnavailableError or UsageError."""
     ref = None
     with suppress(ModelNotFoundError):
         ref = ModelRef.parse(reference)
     if ref is None or (ref.kind == "hub" and reference.endswith(".json")):
         raise DataUnavailableError(
-            f"tokenizer {reference}: no such folder; give one, a Hub id, or $tokenizer train", "tokenizer"
+            f"tokenizer {reference}: no such folder; give a folder, org/name on the Hub, or $tokenizer train",
+            "tokenizer",
         )
     if ref.kind not in ("folder", "hub"):
-        raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
+        raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, org/name on the Hub, or train")
     return ref

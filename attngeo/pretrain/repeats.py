@@ -1,4 +1,4 @@
-"""A text in which only what was said before predicts what follows: random syllables, repeated.
+"""A text in which only earlier text predicts what follows: random syllables, repeated.
 
 Frequencies of syllables and fixed distances predict little. To find the last place of the syllable that it reads, and
 to say what followed there, a model has two layers of heads work together (Olsson et al. 2022, arXiv 2209.11895).
@@ -20,7 +20,7 @@ SYLLABLES = tuple("".join(letters) for letters in itertools.product("bcdfghjklmn
 
 
 def write_repeats() -> Iterator[str]:
-    """The documents: the same ones at each call.
+    """Yield the documents, the same in each call.
 
     >>> first = next(write_repeats()).split()
     >>> first[: len(first) // 4] == first[-(len(first) // 4) :]

@@ -65,7 +65,7 @@ CHECKPOINTS_KEPT = 2
 # A checkpoint holds the weights and AdamW's two moments of each, in float32.
 CHECKPOINT_COPIES = 3
 # Advice if a batch needs too much memory.
-SMALLER = "lower --batch-size (and raise --grad-accum as much), or lower --seq-len"
+SMALLER = "lower --batch-size (and raise --grad-accum by the same factor), or lower --seq-len"
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Run:
 
     Attributes:
         folder: folder of the run.
-        options: its options.
+        options: options of the run.
         summary: content of `summary.json`.
-        rows: those of `geometry.parquet`.
+        rows: the main table, the scores of `geometry.parquet`.
     """
 
     folder: Path
@@ -88,11 +88,11 @@ class Run:
 def run(
     options: RunOptions, folder: str | Path, *, resume: bool = False, progress: ProgressCallback | None = None
 ) -> Run:
-    """Train a model and write to `folder`: `model/`, `geometry.parquet`, `summary.json`, `settings.json`, checkpoints.
+    """Train a model, and write `model/`, `geometry.parquet`, `summary.json`, `settings.json` and checkpoints.
 
     Args:
-        options: see `attngeo.pretrain.make_options`.
-        folder: folder of the run, which is created if it is missing, and locked while the run trains.
+        options: options of the run; see `attngeo.pretrain.make_options`.
+        folder: folder of the run, which is created if missing, and locked while the run trains.
         resume: continue from the last checkpoint in `folder`.
         progress: called while data are prepared, and at every log.
 
@@ -100,13 +100,13 @@ def run(
         The finished run.
 
     Raises:
-        UsageError: an option has no meaning for this model, these data or this machine.
+        UsageError: an option is invalid for this model, these data or this machine.
         DataUnavailableError: the data cannot be found or reached, or there is no run to resume.
-        DataError: the data cannot be read, or are too few.
-        TrainingError: the loss is not a number, or a file of the run cannot be read.
+        DataError: the data cannot be read, or there are too few.
+        TrainingError: the loss is not a finite number, or a file of the run cannot be read.
         OutputError: a file cannot be written, or `folder` holds another run.
         FolderInUseError: another process trains in `folder`.
-        InterruptedTrainingError: Ctrl-C, SIGTERM or SIGHUP; a checkpoint is saved first.
+        InterruptedTrainingError: Ctrl-C, SIGTERM or SIGHUP arrived; a checkpoint was saved.
     """
     require_run(options, folder)
     folder = Path(folder)
@@ -119,7 +119,7 @@ def run(
         arguments = build_arguments(options, folder)
         if arguments.process_index == 0:
             remove_broken(folder)
-        progress(Progress("prepare", f"reading {options.data}, making {options.model_name}"))
+        progress(Progress("prepare", f"reading {options.data}, building {options.model_name}"))
         checkpoint = find_last_checkpoint(folder)  # a folder with checkpoints is one to resume
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
@@ -128,23 +128,22 @@ def run(
             if not resume:
                 (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
-        if resume and checkpoint is None:
-            start = f"no checkpoint to resume: {start}"
+        without_checkpoint = " (no checkpoint to resume from)" if resume and checkpoint is None else ""
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
-        progress(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
+        progress(Progress("train", f"training {start} of {task.steps:,}, into {folder}{without_checkpoint}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, progress=progress)
 
 
 def require_run(options: object, folder: object) -> None:
     """Raise UsageError unless these are the options and the folder of a training."""
     if not isinstance(options, RunOptions):
-        raise UsageError(f"options is {name_type(options)}, expected those of attngeo.pretrain.make_options")
+        raise UsageError(f"options is {name_type(options)}, expected the result of attngeo.pretrain.make_options")
     if not isinstance(folder, str | Path):
         raise UsageError(f"folder is {name_type(folder)}, expected the path of a folder")
 
 
 def run_or_read(options: RunOptions, folder: Path, *, progress: ProgressCallback | None = None) -> Run:
-    """The run in `folder`: read if it is finished, resumed if it was started, else new. Raises as `run` does."""
+    """The run in `folder`: read it if finished, resume it if started, else train it. Raises the errors of `run`."""
     finished = load_run(folder)
     if finished is None:
         return run(options, folder, resume=(folder / SETTINGS).is_file(), progress=progress)
@@ -153,7 +152,7 @@ def run_or_read(options: RunOptions, folder: Path, *, progress: ProgressCallback
 
 
 def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = None) -> TrainingTask:
-    """Everything that a run needs, made or loaded. A run on text that is resumed takes its tokeniser from `checkpoint`.
+    """Everything a run needs, made or loaded. A resumed run on text takes its tokeniser from `checkpoint`.
 
     Raises UsageError, DataUnavailableError and DataError.
     """
@@ -167,7 +166,7 @@ def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = 
 
 
 def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments:
-    """The arguments of a run in `folder`. Raises UsageError for what this machine cannot do."""
+    """The arguments of a run in `folder`. Raises UsageError for options that this machine does not support."""
     has_cuda = torch.cuda.is_available()
     precision = options.precision
     if precision == "fp16" and not has_cuda:
@@ -201,8 +200,8 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     )
     if arguments.n_gpu > 1:
         raise UsageError(
-            f"there are {arguments.n_gpu} GPUs but one process; start with PYTHONSAFEPATH=1 accelerate launch "
-            "-m attngeo pretrain, or set CUDA_VISIBLE_DEVICES to one of them"
+            f"this machine has {arguments.n_gpu} GPUs, but there is only one process; start it with PYTHONSAFEPATH=1 "
+            "accelerate launch -m attngeo pretrain, or set CUDA_VISIBLE_DEVICES to one GPU"
         )
     if options.precision == "fp32":
         arguments.mixed_precision = "no"  # overrides accelerate's own configuration
@@ -211,9 +210,9 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
 
 @contextmanager
 def leave_process_group() -> Iterator[None]:
-    """Leave the process group of `accelerate launch` after the block; otherwise gloo may abort a process at its exit.
+    """Leave the process group of `accelerate launch` after the block; otherwise gloo can abort a process at its exit.
 
-    After an error the others may still wait for this process, so it ends without.
+    After an error, other processes may still wait for this one, so it does not leave the group.
     """
     interrupt = None
     try:
@@ -239,11 +238,11 @@ def load_run(folder: Path) -> Run | None:
 
 
 def refuse_other_runs(folder: Path, *, resume: bool) -> None:
-    """Raise OutputError for a folder that holds a run that would be lost."""
+    """Raise OutputError for a folder with a run that would be lost."""
     finished = (folder / SUMMARY).exists()
     started = finished or (folder / MODEL).exists() or bool(list_checkpoints(folder))
     if finished and resume:
-        raise OutputError(f"{folder} holds a finished run, nothing to resume; choose another folder")
+        raise OutputError(f"{folder}: the run is finished, so there is nothing to resume; choose another folder")
     if started and not resume:
         raise OutputError(f"{folder} already holds a run; resume it with $resume, or choose another folder", "resume")
 
@@ -260,7 +259,7 @@ def _train(
 ) -> Run:
     geometry = _RunGeometry()
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
-        raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; start the run again in another folder")
+        raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; train again in another folder")
     arguments.max_steps = task.steps
     arguments.warmup_steps = task.warmup
     trainer = task.make_trainer(
@@ -296,7 +295,7 @@ def _train(
 def summarize_run(
     options: PretrainOptions, task: TrainingTask, trainer: RunTrainer, geometry: AttentionGeometryCallback
 ) -> dict[str, Any]:
-    """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""
+    """The summary of a run: losses, score statistics at the start and at the end, sizes, data, software, hardware."""
     scores = geometry.frame
     losses = scores["loss"].dropna()
     world = trainer.args.world_size
@@ -328,7 +327,7 @@ def summarize_run(
 
 
 def spread_at(geometry: pd.DataFrame, step: int) -> dict[str, float]:
-    """Every statistic of the scores at one step, by name, rounded to six digits: see `attngeo.scores.summary`."""
+    """Every statistic of the scores at one step, by name, rounded to six digits; see `attngeo.scores.summary`."""
     spread = spread_of(geometry[geometry["step"] == step])
     return {name: round(value, DIGITS) for name, value in spread.items()}
 
@@ -371,7 +370,7 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
+            f"checkpoints and model need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free; make room, or "
             "choose another disk with -o",
             subject=folder,
         )

@@ -29,7 +29,7 @@ def write_settings(options: PretrainOptions, folder: Path) -> None:
 def read_settings(folder: Path) -> RunOptions:
     """The options of the run in a folder.
 
-    Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.
+    Raises DataUnavailableError if there is no run, TrainingError if its settings cannot be read.
     """
     path = folder / SETTINGS
     try:
@@ -37,21 +37,20 @@ def read_settings(folder: Path) -> RunOptions:
         options_class = OPTIONS_CLASSES[stored["task"]]
         return options_class(**stored)
     except FileNotFoundError:
-        advice = f"no run to resume: there is no {SETTINGS}; start the run without $resume"
+        advice = f"no run to resume: {SETTINGS} is missing; start the run without $resume"
         if any(folder.glob(f"*/{SETTINGS}")):
             advice = "several runs; give the folder of one, or repeat the whole command of the comparison with $resume"
         raise DataUnavailableError(f"{folder} holds {advice}", "resume") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
-            f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "
-            "folder"
+            f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); train again in another folder"
         ) from None
 
 
 def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path) -> RunOptions:
-    """The options of a run in a folder, with those of `options` that a resumed run may change.
+    """The options of the run in a folder, updated with the `options` that a resumed run can change.
 
-    options: by name; None means not given. Raises UsageError for any other difference.
+    options: options by name; None means not given. Raises UsageError for any other difference.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
@@ -61,8 +60,8 @@ def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path)
         chosen = make_absolute(name, value) if name in PATHS else value
         if chosen != before and name not in FREE:
             raise UsageError(
-                f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
-                "another run with -o",
+                f"${name} is {value}, expected {before}, as when the run in {folder} was started; leave it out, or "
+                "start another run with -o",
                 name,
             )
     return stored.replace(**{name: given[name] for name in FREE if name in given})

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
 EXPECTED = (
-    "a text file, a folder, org/name of the Hub, or one of austen, repeats, wikipedia, redpajama, jigsaw:PATH/train.csv"
+    "a text file, a folder, org/name on the Hub, or one of austen, repeats, wikipedia, redpajama, jigsaw:PATH/train.csv"
 )
 # Source: https://huggingface.co/datasets/togethercomputer/RedPajama-Data-V2, "To download the files". These are the
 # English documents of snapshot 2023-14, without the third of lowest quality, as the data set's card says.
@@ -72,13 +72,13 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         reference: "austen" (embedded), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
             `org/name[:config][@revision][#split]`, or "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data
             sets of Saponati et al. 2025.
-        column: column of a table that holds the text; by default "text", or the only column of text.
-        space_characters: whether the characters of each document are joined with spaces, as in the published code.
+        column: column of a table with the text; by default "text", or the only column of text.
+        space_characters: whether to join the characters of each document with spaces, like the published code.
 
     Raises:
         DataUnavailableError: the data cannot be reached.
         DataError: the data cannot be read.
-        UsageError: `reference` names no data set.
+        UsageError: `reference` is not the name of a data set.
     """
     require_text_data(reference)
     name, _, path = reference.partition(":")
@@ -114,24 +114,24 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
 
 
 def require_text_data(reference: str) -> None:
-    """Raise DataUnavailableError if a text is a path that is missing, DataError for an empty file.
+    """Raise DataUnavailableError for a missing path, DataError for an empty file.
 
-    Raises UsageError for a mistake after a name's colon. Asks no server, and loads nothing heavy.
+    Raises UsageError for a mistake after the colon of a name. Contacts no server, and loads nothing heavy.
     """
     name, _, path = reference.partition(":")
     if (name in TEXT_DATA and path) or (name == "jigsaw" and not path):
         expected = "jigsaw:PATH/train.csv" if name == "jigsaw" else name
-        raise UsageError(f"{reference!r} names no data set, expected {expected}")
+        raise UsageError(f"{reference!r} is not a data set, expected {expected}")
     if name == "jigsaw":
         find_path(path)
     elif name not in TEXT_DATA and not is_on_hub(reference):
         path_of_text = find_path(reference)
         if path_of_text.is_file() and not path_of_text.stat().st_size:
-            raise DataError(f"{reference} is empty, expected text; give another one")
+            raise DataError(f"{reference} is empty, expected text; give another file")
 
 
 def is_on_hub(reference: str) -> bool:
-    """Whether a reference names a data set of the Hub: there is no file or folder of this name."""
+    """Whether a reference names a data set on the Hub, that is, no local file or folder."""
     hub = HUB_REFERENCE.fullmatch(reference)
     is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
     return not is_local and not os.path.exists(reference)  # noqa: PTH110 - a Path refuses names that are too long
@@ -151,8 +151,8 @@ def find_path(reference: str, expected: str = EXPECTED) -> Path:
 def open_path(reference: str, column: str = "") -> TextSource:
     """The text of a file, or of all files of a folder, which must have one format.
 
-    column: the column that holds the text of a table; see `choose_text_column`. Raises DataUnavailableError if there is
-    no such path, DataError if it holds no text or files of several formats.
+    column: the column of a table with the text; see `choose_text_column`. Raises DataUnavailableError if the path is
+    missing, DataError if it holds no text or files of several formats.
     """
     path = find_path(reference)
     paths = [path]
@@ -166,7 +166,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
         )
     sample = list(islice(chain.from_iterable(map(_request_rows, paths)), TABLE_ROWS))
     if not sample:
-        raise DataError(f"{reference} is empty, expected text; give another one")
+        raise DataError(f"{reference} is empty, expected text; give another file or folder")
     chosen = choose_text_column(reference, sample, column)
     size = sum(path.stat().st_size for path in paths)
     return TextSource(reference, partial(read_files, paths, chosen), streaming=size > LARGEST_IN_MEMORY)
@@ -183,10 +183,10 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
-    """The strings in a column of one file after the other. Each file is opened or requested in its turn.
+    """The strings in a column of several files. Each file is opened or requested only when it is needed.
 
-    A cell that is null is an empty document. Raises DataUnavailableError if a file cannot be opened or reached,
-    DataError if it cannot be read, or if a row lacks the column or has no string there.
+    A null cell is an empty document. Raises DataUnavailableError if a file cannot be opened or reached, DataError if it
+    cannot be read, or if a row lacks the column or has no string there.
     """
     for location in locations:
         for number, row in enumerate(_request_rows(location, column), 1):
@@ -194,8 +194,8 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
                 continue
             if column not in row:
                 raise DataError(
-                    f"row {number} has no {column!r}, expected one in each row (null for no text); it has "
-                    f"{list_names([*row])}",
+                    f"row {number} has no {column!r}, only {list_names([*row])}; expected {column!r} in each row (null "
+                    "for no text)",
                     subject=location,
                 )
             text = row[column]
@@ -203,7 +203,7 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
                 yield text
             elif text is not None:
                 raise DataError(
-                    f"row {number} has {name_type(text)} as {column!r}, expected a string, or null for no text",
+                    f"row {number} has {name_type(text)} in {column!r}, expected a string, or null for no text",
                     subject=location,
                 )
 
@@ -241,7 +241,7 @@ def _read_own_rows(path: Path, column: str) -> Iterator[Row]:
 @cache
 def _report_encoding(path: Path) -> None:
     """Warn once of a file: it is read again for each epoch, and before for its columns."""
-    log.warning("%s: text is %s; convert it to UTF-8 if that is wrong", path, CP1252)
+    log.warning("%s: not UTF-8, read as %s; convert the file to UTF-8 if that is wrong", path, CP1252)
 
 
 def _download_rows(address: str, column: str) -> Iterator[Row]:

@@ -44,7 +44,7 @@ NO_LABEL = -100
 
 
 def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path | None = None) -> TrainingTask:
-    """Everything that a run on text needs; if it is resumed, with the tokeniser of its checkpoint.
+    """Everything a run on text needs; a resumed run uses the tokeniser of its checkpoint.
 
     Raises UsageError, DataUnavailableError and DataError.
     """
@@ -104,14 +104,14 @@ EncodeDocuments = Callable[[list[str]], list[np.ndarray]]
 class ShuffledSequences(Dataset[Example]):
     """Training sequences: all sequences of the text in a random order, then all in another order, and so on.
 
-    The order depends on the seed, not on the number of processes, the batch size or the initialisation. Packed
-    sequences are cut at other places in each epoch but the first; otherwise a model learns the same pieces of a small
-    text by heart.
+    The order depends on the seed, not on the number of processes, the batch size or the initialisation. After the first
+    epoch, packed sequences are cut at different places in each epoch; otherwise a model would memorise the pieces of a
+    small text.
 
     Attributes:
         tokens: all documents end to end, int32.
-        bounds: start of each sequence, and the end of the last one.
-        count: number of sequences that are given, repeats included.
+        bounds: start of each sequence, and end of the last sequence.
+        count: number of sequences, including repeats.
         seed: seed of the order.
         length: tokens of a packed sequence; 0 if the sequences are padded.
     """
@@ -137,16 +137,16 @@ class ShuffledSequences(Dataset[Example]):
 
     @property
     def distinct(self) -> int:
-        """Sequences of the text."""
+        """Number of different sequences of the text."""
         return len(self.bounds) - 1
 
     @property
     def distinct_tokens(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens in these sequences."""
         return int(self.bounds[-1])
 
     def tokens_until(self, count: int) -> int:
-        """Tokens of the first `count` sequences, without padding."""
+        """Number of tokens in the first `count` sequences, without padding."""
         lengths = np.diff(self.bounds)
         full_epochs, remaining = divmod(count, self.distinct)
         order, _ = self._draw_order(full_epochs)
@@ -159,13 +159,13 @@ class ShuffledSequences(Dataset[Example]):
 
 @dataclass(eq=False)
 class StreamedSequences(IterableDataset[Example]):
-    """Packed sequences of a text that is read while training runs. At the end of the text, it starts again.
+    """Packed sequences of a text, read during training. At its end, the text is read again.
 
-    Each sequence is shuffled with the next 10,000 that are read.
+    Each sequence is shuffled among the next 10,000.
 
     Attributes:
         text: documents of the text.
-        encode: function that gives the tokens of documents.
+        encode: function that tokenises documents.
         length: tokens of a sequence.
         seed: seed of the order.
 
@@ -179,7 +179,7 @@ class StreamedSequences(IterableDataset[Example]):
     seed: int
 
     def tokens_until(self, count: int) -> int:
-        """Tokens of the first `count` sequences."""
+        """Number of tokens in the first `count` sequences."""
         return count * self.length
 
     def __iter__(self) -> Iterator[Example]:
@@ -224,21 +224,21 @@ def build_sequences(
     Args:
         text: documents of the text.
         tokenizer: the tokenizer.
-        length: tokens of a sequence; of padded ones, the most.
-        count: number of all sequences to train on, in an order that `seed` gives.
-        least: least number of sequences that the text must have.
+        length: tokens of a sequence; with padding, the largest number.
+        count: number of sequences to train on, including repeats.
+        least: smallest number of sequences that the text must have.
         seed: seed of the order.
-        pack: whether the text is cut into full sequences; otherwise each document is one sequence.
+        pack: whether to cut the text into full sequences; otherwise each document is one sequence.
         option: option that sets `least`, for messages.
 
     Raises:
-        DataError: the text has fewer sequences.
-        UsageError: a streamed text is not to be packed.
+        DataError: the text has fewer sequences than `least`.
+        UsageError: the text is streamed, but `pack` is false.
     """
     encode = make_encoder(tokenizer, length, pack=pack)
     if text.streaming:
         if not pack:
-            raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave $pack on", "pack")
+            raise UsageError(f"{text.name} is streamed, and streamed text must be packed; leave $pack on", "pack")
         return StreamedSequences(text, encode, length, seed)
     batches = [np.empty(0, dtype=np.int32)]
     lengths = [0]
@@ -252,8 +252,8 @@ def build_sequences(
     sequences = ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
     if sequences.distinct < least:
         raise DataError(
-            f"{text.name} has {len(tokens):,} tokens, {sequences.distinct} sequences, expected at least {least} of "
-            f"{length} tokens; give more text, or lower ${option} or $seq_len",
+            f"{text.name} has {len(tokens):,} tokens, which make {sequences.distinct} sequences, expected at least "
+            f"{least} of {length} tokens; give more text, or lower ${option} or $seq_len",
             option,
             "seq_len",
         )
@@ -261,7 +261,7 @@ def build_sequences(
 
 
 def make_encoder(tokenizer: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
-    """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
+    """A function that tokenises documents: with a separator after each if they are packed, else cut to `length`."""
     if not pack:
         return partial(_encode, tokenizer, CUT | {"max_length": length}, [])
     separator = tokenizer.sep_token_id
@@ -285,18 +285,18 @@ def _encode(tokenizer: Any, arguments: dict[str, Any], end: list[int], texts: li
 
 @dataclass(frozen=True)
 class SeededMaskingCollator:
-    """A collator whose masks depend only on `mask_seed` and on the index of each sequence.
+    """Makes batches with masks that depend only on `mask_seed` and on the index of each sequence.
 
-    So a resumed run has the same masks, whatever the number of processes, and the sequences of a batch are masked
-    independently of each other.
+    So a resumed run has the same masks, with any number of processes, and the sequences of a batch are masked
+    independently.
 
     Attributes:
-        tokenizer: the tokeniser of the sequences.
-        mlm: predict masked tokens; otherwise each token from those before it.
-        mlm_probability: share of the tokens that are predicted, with `mlm`.
+        tokenizer: the tokenizer of the sequences.
+        mlm: predict masked tokens; otherwise predict each token from the tokens before it.
+        mlm_probability: share of predicted tokens, with `mlm`.
         mask_seed: seed of the masks.
-        packed: all sequences are full, so that no attention mask is needed.
-        predicts_next: each label is predicted from the tokens before it, so that the first one has none.
+        packed: all sequences are full, so no attention mask is needed.
+        predicts_next: each label is predicted from the tokens before it, so the first token has no label.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -344,10 +344,10 @@ class SeededMaskingCollator:
 
 
 class MaskedTrainer(RunTrainer):
-    """Trains a masked language model; computes its output layer for the masked tokens only.
+    """Trains a masked language model, and computes its output layer only for the masked tokens.
 
-    The loss is the same, but costs less: with BERT's vocabulary the output layer costs more than the rest of a small
-    model. The hidden states are cut between the model's body and its head, in every family.
+    The loss is the same and costs less: with BERT's vocabulary, the output layer costs more than the rest of a small
+    model. In every family, the hidden states of these tokens are selected between the model's body and its head.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -358,7 +358,7 @@ class MaskedTrainer(RunTrainer):
             body.register_forward_hook(self._keep_masked)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's loss; the hook learns which tokens have labels."""
+        """The Trainer's loss. The hook gets the tokens that have labels."""
         self._masked = inputs["labels"] != NO_LABEL
         try:
             return super().compute_loss(model, inputs, *args, **kwargs)
@@ -376,10 +376,10 @@ class MaskedTrainer(RunTrainer):
 
 
 class CausalTrainer(RunTrainer):
-    """Trains a model to predict the next token; computes the loss itself, in the same way for all families.
+    """Trains a model to predict the next token, and computes the loss itself, in the same way for all families.
 
-    The models' own losses are means over a number of tokens that differs: for a BERT as decoder it counts the first
-    token of each sequence, and some families leave the loss to the Trainer.
+    The models' own losses are means over different numbers of tokens: a BERT used as a decoder counts the first token
+    of each sequence, and some families leave the loss to the Trainer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -95,7 +95,7 @@ def _parse_list(text: IO[str]) -> Any:
     content = text.read(MOST_LIST_CHARACTERS + 1)
     if len(content) > MOST_LIST_CHARACTERS:
         raise ValueError(
-            f"the list has more than {MOST_LIST_CHARACTERS:,} characters; write one object on each line instead"
+            f"the list has more than {MOST_LIST_CHARACTERS:,} characters; write one object per line instead"
         )
     require_memory(JSON_FACTOR * len(content), "the list in the file")
     return json.loads(content)
@@ -111,7 +111,7 @@ def _parse_lines(lines: Iterable[str]) -> Iterator[Any]:
             yield json.loads(line)
         except ValueError as error:
             problem = str(error).rpartition(": line ")[0] or error
-            raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
+            raise ValueError(f"line {number}: {problem}; expected one object per line") from None
 
 
 def _read_csv(file: Any, _column: str, encoding: str, delimiter: str = ",") -> Iterator[Row]:
@@ -125,7 +125,7 @@ def _read_csv(file: Any, _column: str, encoding: str, delimiter: str = ",") -> I
             header = next(lines, [])
             for values in filter(None, lines):
                 if len(values) != len(header):
-                    raise csv.Error(f"expected {len(header)} fields as in the first line, got {len(values)}")
+                    raise csv.Error(f"expected {len(header)} fields, as in the first line, got {len(values)}")
                 yield dict(zip(header, values, strict=True))
         except csv.Error as error:
             raise ValueError(f"line {lines.line_num}: {error}") from None
@@ -138,12 +138,12 @@ def _read_parquet(file: IO[bytes], column: str, _encoding: str) -> Iterator[Row]
 
     names = parquet.read_schema(file).names
     if column and column not in names:
-        raise ValueError(f"it has no column {column!r}, its columns are {list_names(names)}")
+        raise ValueError(f"no column {column!r}, only {list_names(names)}")
     # Texts that are repeated stay folded until they are counted.
     table = parquet.ParquetFile(file, read_dictionary=names)
     for batch in table.iter_batches(PARQUET_ROWS, columns=[column] if column else None):
         if count_batch(batch) > MOST_ROWS_BYTES:
-            raise ValueError(f"{PARQUET_ROWS} rows unfold to more than {MOST_ROWS_BYTES:,} bytes")
+            raise ValueError(f"{PARQUET_ROWS} rows take more than {MOST_ROWS_BYTES:,} bytes when unpacked")
         yield from batch.to_pylist()
 
 
@@ -165,7 +165,7 @@ DECOMPRESSORS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def get_ending(name: str) -> str:
-    """The end of a file's name that tells its format.
+    """The ending of a file name that shows the format, without the ending of a compression.
 
     >>> get_ending("a.TXT"), get_ending("a.json.gz")
     ('.txt', '.json')
@@ -175,17 +175,17 @@ def get_ending(name: str) -> str:
 
 
 def read_rows(file: IO[bytes], name: str, column: str = "", encoding: str = "") -> Iterator[Row]:
-    """The rows of an open file, decompressed if its name says so.
+    """The rows of an open file, decompressed according to its name.
 
     Args:
         file: the file.
-        name: its name, which says its format.
-        column: the only column that is needed, which makes Parquet faster.
-        encoding: encoding of a text; by default UTF-16 if the file begins as such, or else UTF-8.
+        name: name of the file, which shows its format.
+        column: the only column needed, which makes Parquet faster.
+        encoding: encoding of a text; by default UTF-16 if the file begins like it, else UTF-8.
 
     Raises:
-        KeyError: a name of an unknown format.
-        Exception: ValueError, OSError or another error of the format's library, with the line if it is known.
+        KeyError: the format is unknown.
+        Exception: ValueError, OSError or another error of the format's library, with the line number if known.
     """
     decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
     with file if decompress is None else decompress(file) as content:
@@ -193,7 +193,7 @@ def read_rows(file: IO[bytes], name: str, column: str = "", encoding: str = "") 
 
 
 def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
-    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
+    """The column to train on: `column` if given, else "text", else the only column with text other than numbers.
 
     Args:
         reference: name of the data set, for messages.
@@ -201,7 +201,8 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
         column: the requested column; "" for none.
 
     Raises:
-        DataError: the requested column is missing or holds no strings; or none was requested, and several or none fit.
+        DataError: the requested column is missing or holds no text; or no column was requested, and not exactly one
+            holds text.
     """
     strings: dict[str, list[str]] = {}
     for row in rows:
@@ -220,7 +221,7 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
     elif column in strings:
         problem = f"column {column!r} holds no text"
     else:
-        problem = f"there is no column {column!r}"
+        problem = f"no column {column!r}"
     raise DataError(
-        f"{problem}, its columns are {list_names([*strings])}; set $text_column", "text_column", subject=reference
+        f"{problem}; the columns are {list_names([*strings])}; set $text_column", "text_column", subject=reference
     )

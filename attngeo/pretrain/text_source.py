@@ -29,10 +29,10 @@ class TextSource:
 
     Attributes:
         name: the data set as the user wrote it, for messages.
-        read_documents: function that reads from the first document at each call.
-        streaming: whether the text may be too large for the memory.
-        tokenizer: reference to the tokeniser that was published with the data set, or "train" if there is none.
-        space_characters: whether the characters of each document are joined with spaces.
+        read_documents: function that starts with the first document in each call.
+        streaming: whether the text may be too large for memory.
+        tokenizer: reference to the tokeniser published with the data set; "train" if there is none.
+        space_characters: whether to join the characters of each document with spaces.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TextSource:
     space_characters: bool = False
 
     def read_batches(self) -> Iterator[list[str]]:
-        """Read the documents in their order, in lists of about a million characters. Empty documents are left out.
+        """Read the documents in order, in lists of about a million characters. Empty documents are left out.
 
         Raises DataUnavailableError or DataError if a document cannot be read.
         """

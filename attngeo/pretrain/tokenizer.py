@@ -40,11 +40,11 @@ def prepare_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokeniser that `reference` names, or train one on `text`.
 
-    reference: a folder or `org/name[@revision]`; "train" for WordPieces, at most `vocab_size`; "" for the tokeniser
-    that was published with the data set, or "train" if there is none.
+    reference: a folder or `org/name[@revision]`; "train" for at most `vocab_size` WordPieces; "" for the tokeniser
+    published with the data set, or "train" if there is none.
 
-    Raises DataUnavailableError if the tokeniser cannot be loaded, UsageError if it has no mask token and the objective
-    needs one, DataError if the text is empty or the folder holds no tokeniser.
+    Raises DataUnavailableError if the tokeniser cannot be loaded, UsageError if the objective needs a mask token and it
+    has none, DataError if the text is empty or the folder has no readable tokeniser.
     """
     reference = reference or text.tokenizer
     if reference == "train":
@@ -55,16 +55,16 @@ def prepare_tokenizer(
 
 
 def require_mask(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> None:
-    """Raise UsageError if tokens are to be masked and the tokeniser has no token for it."""
+    """Raise UsageError if `masked` is true and the tokeniser has no mask token."""
     if masked and tokenizer.mask_token is None:
         name = tokenizer.name_or_path
         raise UsageError(
-            f"tokenizer {name} has no mask token, which mlm requires; give another or $objective clm", "objective"
+            f"tokenizer {name} has no mask token, which mlm requires; give another one, or $objective clm", "objective"
         )
 
 
 def load_tokenizer(reference: str) -> PreTrainedTokenizerBase:
-    """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
+    """The tokeniser in a folder or on the Hub. Raises DataUnavailableError, DataError or UsageError."""
     ref = parse_tokenizer(reference)
     try:
         with silence_libraries(), require_answers(reference), contain_panics():
@@ -77,9 +77,10 @@ def load_tokenizer(reference: str) -> PreTrainedTokenizerBase:
     except Exception as error:
         reason = first_line(error)
         if ref.kind == "folder":
-            raise DataError(f"{reference} holds no tokeniser that can be read ({reason})") from error
+            raise DataError(f"{reference} has no readable tokeniser ({reason})") from error
         raise DataUnavailableError(
-            f"tokenizer {reference} cannot be loaded ({reason}); give a folder or Hub id, or $tokenizer train",
+            f"tokenizer {reference} cannot be loaded ({reason}); give a folder, org/name on the Hub, or "
+            "$tokenizer train",
             "tokenizer",
         ) from error
 
@@ -94,19 +95,19 @@ def _try_out(tokenizer: Any, reference: str) -> None:
 def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFast:
     """Train lower-case WordPieces like BERT's (Devlin et al. 2019) on the documents of `text`.
 
-    vocab_size: pieces at most, with the five special tokens. The same text gives the same pieces with the same numbers
-    in each process. Raises UsageError if `vocab_size` is less than 9, DataError if the text is empty.
+    vocab_size: largest number of pieces, including the five special tokens. The same text gives the same pieces with
+    the same numbers in each process. Raises UsageError if `vocab_size` is less than 9, DataError if the text is empty.
     """
     core = _make_tokenizer(models.WordPiece(unk_token=SPECIAL["unk_token"]))
     # A character takes at most two pieces, at the start of a word and inside: at least half of the pieces are longer.
     characters = min((vocab_size - len(SPECIAL)) // 4, MOST_VOCABULARY_CHARACTERS)
     if characters < 1:
         raise UsageError(
-            f"$vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} for training", "vocab_size"
+            f"$vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} to train a tokeniser", "vocab_size"
         )
     alphabet = _choose_alphabet(core, text, characters)
     if not alphabet:
-        raise DataError(f"{text.name} holds no text; give another one")
+        raise DataError(f"{text.name} holds no text; give other data")
     # The trainer numbers the characters inside words in the order of a hash table, which differs between processes, and
     # breaks ties between merges by these numbers (github.com/huggingface/tokenizers/issues/1794). So it gets these
     # characters in a fixed order, as special tokens. The vocabulary then moves to a tokeniser without special tokens.

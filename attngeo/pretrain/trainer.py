@@ -31,7 +31,7 @@ LabelCount = Tensor | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask:
-    """A model and the data it is trained on.
+    """A model to train, and its data.
 
     Attributes:
         model: the model.
@@ -41,11 +41,11 @@ class TrainingTask:
         make_trainer: class of the Trainer, or a function that makes one.
         steps: number of updates.
         warmup: number of updates of the warm-up.
-        changed: parameters that the initialisation set.
+        changed: names of the parameters set by the initialisation.
         about: description of the data, for the summary.
-        unit: unit of the speed of training, such as tokens.
+        unit: unit of the training speed, such as tokens.
         count_units: number of sequences → number of these units.
-        others: folder name → further model to save.
+        others: folder name → another model to save.
         evaluate: function that measures the model at the end.
     """
 
@@ -66,9 +66,9 @@ class TrainingTask:
 
 @lru_cache(maxsize=2)  # a batch may begin in one epoch and end in the next
 def draw_order(count: int, length: int, *seeds: int) -> tuple[np.ndarray, int]:
-    """The order of `count` examples in one epoch, and by how many tokens they are shifted: less than `length`, if any.
+    """The order of `count` examples in one epoch, and a shift in tokens, below `length` (0 if `length` is 0).
 
-    It depends on the seeds alone, not on the processes, the batches or the initialisation.
+    Both depend only on the seeds, not on the processes, the batches or the initialisation.
     """
     random = np.random.default_rng(seeds)
     order = random.permutation(count)
@@ -76,10 +76,10 @@ def draw_order(count: int, length: int, *seeds: int) -> tuple[np.ndarray, int]:
 
 
 class RunTrainer(Trainer):
-    """A Trainer whose checkpoints are whole or not used, and which stops if the loss is not a number.
+    """A Trainer that uses only complete checkpoints, and stops if the loss is not a finite number.
 
-    The loss of a log is the mean over the steps since the log before, also if the run was interrupted between them: the
-    sum so far is part of the checkpoint. A checkpoint that cannot be written is removed.
+    The logged loss is the mean over the steps since the last log, even if the run was interrupted in between: the sum
+    so far is part of the checkpoint. A checkpoint that cannot be written is removed.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,17 +95,17 @@ class RunTrainer(Trainer):
 
     @property
     def seconds(self) -> float:
-        """Time of training so far; of earlier sessions, up to their last checkpoints."""
+        """Seconds of training so far; earlier sessions count up to their last checkpoints."""
         return self._seconds_before + time.perf_counter() - self._started
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One batch forward and backward."""
+        """Run one batch forward and backward."""
         loss: Tensor = super().training_step(*args, **kwargs)
         self._loss_sum += loss.detach()
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the mean loss since the last log. Raises TrainingError if it is not a number."""
+        """Log the mean loss since the last log. Raises TrainingError if it is not a finite number."""
         if "loss" in logs:
             logs["loss"] = self._sum_losses() / max(self.state.global_step - self._logged_at, 1)
             self._loss_sum.zero_()
@@ -126,7 +126,7 @@ class RunTrainer(Trainer):
         return total
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """Save the model; the Trainer begins each checkpoint with it. Raises TrainingError if the loss is no number."""
+        """Save the model, which begins each checkpoint. Raises TrainingError if the loss is not a finite number."""
         folder = Path(output_dir or self.args.output_dir or ".")
         if is_checkpoint(folder):
             self._sum_losses()
@@ -134,7 +134,7 @@ class RunTrainer(Trainer):
         super().save_model(output_dir, *args, **kwargs)
 
     def finish_checkpoint(self) -> None:
-        """Add to a new checkpoint what the Trainer leaves out, then the mark that it is whole."""
+        """Add everything the Trainer leaves out to a new checkpoint, then mark it as complete."""
         folder = self._unfinished
         total = self._sum_losses()
         self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
@@ -144,13 +144,13 @@ class RunTrainer(Trainer):
         self._unfinished = None
 
     def save_state_of_run(self, checkpoint: Path) -> None:
-        """Save what a kind of run adds to checkpoints: here nothing."""
+        """Save the additional state of this kind of run: here, nothing."""
 
     def load_state_of_run(self, checkpoint: Path) -> None:
-        """Load what `save_state_of_run` saved."""
+        """Load the state saved by `save_state_of_run`."""
 
     def resume(self, checkpoint: Path | None) -> None:
-        """Train from a whole checkpoint, or from the start if it is None. Raises TrainingError and OutputError."""
+        """Train from a complete checkpoint, or from the start if it is None. Raises TrainingError and OutputError."""
         if checkpoint is not None and (mark := read_mark(checkpoint)) is not None:
             self._loss_sum.fill_(mark.loss_sum)
             self._logged_at = mark.logged_at
@@ -186,7 +186,7 @@ class RunTrainer(Trainer):
             model.load_state_dict(saved.state_dict())
         except Exception as error:
             raise TrainingError(
-                f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the one before"
+                f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the checkpoint before"
             ) from error
 
 
@@ -206,12 +206,12 @@ class _CompleteRun(TrainerCallback):
 
 @dataclass(eq=False)
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which a signal calls `request`.
+    """Saves a checkpoint and stops at the end of the step in which a signal calls `request`.
 
     Attributes:
-        tell: called when a signal arrives and there is something to save.
+        tell: called when a signal arrives during training.
         requested: whether a signal has arrived.
-        can_save: whether there is something to save, that is, while training runs.
+        can_save: whether training is running, so that there is something to save.
     """
 
     tell: Callable[[], None]
@@ -226,17 +226,17 @@ class StopOnSignal(TrainerCallback):
         return self.can_save
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """From now on there is something to save."""
+        """From now on, there is something to save."""
         self.can_save = True
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """From now on a signal stops at once."""
+        """From now on, a signal stops the process at once."""
         self.can_save = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """Ask the Trainer to save and stop. All processes stop at the same step, or the others would wait for ever."""
+        """Ask the Trainer to save and stop. All processes stop at the same step, or some would wait forever."""
         if args.world_size > 1:
             flag = torch.tensor(int(self.requested), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
@@ -248,7 +248,7 @@ class StopOnSignal(TrainerCallback):
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """The state in a whole checkpoint that transformers' Trainer does not save.
+    """The state in a complete checkpoint that transformers' Trainer does not save.
 
     Attributes:
         loss_sum: sum of the losses of the steps since the last log.
@@ -262,7 +262,7 @@ class CheckpointMark:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has the name of a checkpoint."""
+    """Whether a folder is named like a checkpoint."""
     return NAME.fullmatch(folder.name) is not None
 
 
@@ -272,30 +272,30 @@ def step_of(checkpoint: Path) -> int:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whole or not, the oldest first."""
+    """The checkpoints in a folder, complete or not, the oldest first."""
     return sorted(filter(is_checkpoint, folder.glob("checkpoint-*")), key=step_of)
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run, or None."""
+    """The newest complete checkpoint of a run, or None."""
     return next((path for path in reversed(list_checkpoints(folder)) if read_mark(path) is not None), None)
 
 
 def remove_broken(folder: Path) -> None:
-    """Remove the checkpoints that a killed process left incomplete."""
+    """Remove incomplete checkpoints, left by a killed process."""
     for path in list_checkpoints(folder):
         if read_mark(path) is None:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def write_mark(checkpoint: Path, mark: CheckpointMark) -> None:
-    """Mark a checkpoint as whole."""
+    """Mark a checkpoint as complete."""
     with atomic_write(checkpoint / MARK) as path:
         path.write_text(json.dumps(asdict(mark)), "utf-8", newline="\n")
 
 
 def read_mark(checkpoint: Path) -> CheckpointMark | None:
-    """The mark of a checkpoint; None if it has none that is whole."""
+    """The mark of a checkpoint; None if it is missing or broken."""
     try:
         return CheckpointMark(**json.loads(read_small_text(checkpoint / MARK)))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -1,9 +1,9 @@
-"""Training of small models: one loop, with seeded batches, early stopping, and a state from which it resumes.
+"""Training of small models: one loop, with seeded batches, early stopping, and a state to resume from.
 
     loop.train(model, batches, TrainingOptions(epochs=200, seed=1), validation=held_out)
 
-The models of `attngeo.estimators` are trained by it; language models by `attngeo.pretrain`. Its options are here, and
-cost little to import.
+It trains the models of `attngeo.estimators`; `attngeo.pretrain` trains language models. Its options are here, and cost
+little to import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Precision = Literal["fp32", "bf16"]
 
 
 class TrainingOptions(Options):
-    """Options of the loop. Raises UsageError for a value outside its limits."""
+    """Options of the training loop. Raises UsageError for an invalid value."""
 
     epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)

@@ -30,24 +30,24 @@ FILE = "training.pt"
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE_RATIO = 50
 # The advice if a batch needs too much memory.
-MEMORY_ADVICE = "lower the batch size, the number of layers, or the length of the longest sequence"
+MEMORY_ADVICE = "lower the batch size or the number of layers, or shorten the longest sequence"
 # Options that do not change the numbers.
 WITHOUT_EFFECT = ("device",)
 # The keys by which a state is recognised, as messages name them.
-STATE_WORDS = {"identity": "model or data", "options": "options", "shapes": "shapes"}
+STATE_WORDS = {"identity": "a different model or different data", "options": "other options", "shapes": "other shapes"}
 
 Batch = tuple[Tensor, ...]
 
 
 def draw_generator(*seeds: int) -> torch.Generator:
-    """A generator on the CPU whose numbers follow from the seeds; other seeds give independent ones."""
+    """A generator on the CPU whose numbers depend only on the seeds; different seeds give independent numbers."""
     state = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0])
     return torch.Generator().manual_seed(state & (2**63 - 1))
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random numbers from a seed inside the block; those of the caller go on as before."""
+    """Random numbers from a seed inside the block; the caller's generator is not affected."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -55,7 +55,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def limited_threads(*, is_small: bool) -> Iterator[None]:
-    """Compute on one thread if the tensors of a step are small: several would mostly wait for each other."""
+    """Compute on one thread if the tensors of a step are small, because more threads would mostly wait."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if is_small else before)
     try:
@@ -65,25 +65,26 @@ def limited_threads(*, is_small: bool) -> Iterator[None]:
 
 
 class Batches(Protocol):
-    """Training data in batches, which are the same when an epoch is started again."""
+    """Training data in batches, which stay the same if an epoch is started again."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of an epoch, from 0."""
+        """The batches of an epoch, counted from 0."""
 
 
 class BestWeights:
-    """The best weights so far. A batch of models has a loss each, and parameters whose first dimension is the models.
+    """The best weights so far, of one model or of a batch of models.
 
-    Updates of a model after it has stopped are not kept, so that each model of a batch ends as it does alone.
+    A batch of models has one loss per model, and parameters with the models as first dimension. Updates of a model that
+    has stopped are not kept, so each model of a batch ends as if trained alone.
 
     Args:
         model: the model, or a batch of models.
         losses: losses of an epoch, [] or [models]; only their shape is read.
-        patience: epochs without a lower loss after which a model stops; None for never.
+        patience: number of epochs without a lower loss after which a model stops; None for never.
 
     Attributes:
         lowest: lowest loss, [] or [models].
-        epochs: epoch of the lowest loss, from 0; −1 before the first one.
+        epochs: epoch of the lowest loss, counted from 0; −1 before the first epoch.
         stopped: whether a model has stopped.
         weights: name → weight after the epoch of the lowest loss.
     """
@@ -97,7 +98,7 @@ class BestWeights:
         self.weights: dict[str, Tensor] = {}
 
     def update(self, epoch: int, losses: Tensor) -> None:
-        """Keep the weights of each model whose validation loss after an epoch is its lowest one."""
+        """Keep the weights of each model whose validation loss after this epoch is its lowest."""
         is_better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
         self.lowest = torch.where(is_better, losses, self.lowest)
         self.epochs = torch.where(is_better, epoch, self.epochs)
@@ -108,11 +109,11 @@ class BestWeights:
             best[chosen] = weight[chosen]
 
     def state(self) -> dict[str, Any]:
-        """The tensors that a saved state keeps."""
+        """The tensors for a saved state."""
         return {name: getattr(self, name) for name in ("lowest", "epochs", "stopped", "weights")}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave."""
+        """Continue from the result of `state`."""
         for name in ("lowest", "epochs", "stopped"):
             setattr(self, name, state[name].view_as(self.lowest))
         for name, weight in self._model.state_dict().items():
@@ -125,8 +126,8 @@ class History:
 
     Attributes:
         train: mean training loss of each epoch, [epochs] or [epochs, models].
-        validation: mean validation loss after each epoch, of the same shape; empty without validation data.
-        best_epoch: epoch of the lowest validation loss, from 0, of each model; the last one without validation data.
+        validation: mean validation loss after each epoch, with the same shape; empty without validation data.
+        best_epoch: epoch of each model's lowest validation loss, counted from 0; without validation data, the last one.
     """
 
     train: np.ndarray
@@ -144,30 +145,29 @@ def train(
     identity: str = "",
     progress: ProgressCallback = ignore_progress,
 ) -> History:
-    """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
+    """Train a model in place. It ends with the weights of the lowest validation loss, or without one with the last.
 
-    With `averaging`, those weights are running averages of the ones that the steps lead to, and so are those that are
-    validated.
+    With `averaging`, the validated and the final weights are running averages.
 
     Args:
-        model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of
-            models, whose parameters and buffers all have that first dimension. They are trained independently.
+        model: `model(*batch)` returns (sum of the losses, number of terms): scalars, or [models] for a batch of
+            independently trained models, whose parameters and buffers all have this first dimension.
         batches: the training data.
-        options: of the loop.
+        options: options of the loop.
         validation: data whose mean loss is measured after each epoch.
-        folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a
-            training that finds it resumes: it ends with the same numbers as one that was not interrupted. A state that
-            cannot be saved, as on a full disk, is a warning in the log, and no further one is saved.
-        identity: names data and model. The state of another training is refused.
+        folder: folder for the state of an unfinished training. The state is saved after epochs, using at most 2% of the
+            time, and a training that finds it resumes and ends with the same numbers as an uninterrupted one. If the
+            state cannot be saved, for example on a full disk, a warning is logged and saving stops.
+        identity: name of data and model. The state of a different training is refused.
         progress: called after each epoch.
 
     Returns:
         The losses of each epoch.
 
     Raises:
-        TrainingError: a loss is not finite (the error names the epoch and the batch), or the weights at the end, or all
-            validation losses; or the state is of another training.
-        InterruptedTrainingError: at Ctrl-C; KeyboardInterrupt if there is no `folder` for the state.
+        TrainingError: a loss (the error names epoch and batch), a final weight or every validation loss is not finite;
+            or the state belongs to a different training.
+        InterruptedTrainingError: Ctrl-C was pressed; without `folder`, KeyboardInterrupt is raised instead.
     """
     training = _Training(model, options, None if folder is None else Path(folder), identity)
     devices = [training.device.index or 0] if training.device.type == "cuda" else []
@@ -188,14 +188,14 @@ def train(
             raise
         raise InterruptedTrainingError(
             f"interrupted in epoch {min(training.epoch + 1, options.epochs)} of {options.epochs}",
-            "start it again to resume",
+            "run it again to resume",
         ) from None
 
 
 def make_average(model: nn.Module, averaging: float) -> AveragedModel:
-    """A running average of the weights of a model, which `update_parameters` takes further by a step.
+    """A running average of the weights of a model; `update_parameters` adds a step to it.
 
-    averaging: the share of the average that a step keeps. The first steps keep less of it, n / (n + 9) after n of them,
+    averaging: decay, the share of the average that a step keeps. The first steps keep less, n / (n + 9) after n steps,
     so that the start is forgotten.
     """
 
@@ -208,7 +208,7 @@ def make_average(model: nn.Module, averaging: float) -> AveragedModel:
 
 
 def remove_state(folder: Path) -> None:
-    """Remove the state of a training, which is no longer needed when the trained model is saved."""
+    """Remove the state of a training, which is no longer needed once the trained model is saved."""
     (folder / FILE).unlink(missing_ok=True)
 
 
@@ -248,16 +248,16 @@ class _Training:
 
     @property
     def kept(self) -> nn.Module:
-        """The model that is validated, and whose weights are kept: the average, or the one that is trained."""
+        """The model to validate and keep: the average, or the trained model."""
         return self.model if self.average is None else self.average.module
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the patience with all models is at an end."""
+        """Whether all models have stopped early."""
         return self.best is not None and bool(self.best.stopped.all())
 
     def identify(self) -> dict[str, Any]:
-        """The keys by which the state of a training is recognised."""
+        """The values that identify the state of this training."""
         shapes = {name: list(weight.shape) for name, weight in self.model.named_parameters()}
         options = {name: value for name, value in self.options if name not in WITHOUT_EFFECT}
         return {"identity": self.identity, "options": options, "shapes": shapes}
@@ -304,7 +304,7 @@ class _Training:
         raise TrainingError(f"{problem}; lower the learning rate (now {self.options.learning_rate:g}){advice}")
 
     def save_if_due(self) -> None:
-        """Save the state after the epochs so far, if there is a folder for it."""
+        """Save the state after the epochs so far if there is a folder for it and the last save is long enough ago."""
         start = time.monotonic()
         if self.folder is None or start < self.next_save:
             return
@@ -321,7 +321,7 @@ class _Training:
             with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
                 torch.save(state, file)
         except (OutputError, RuntimeError) as error:  # torch's own, if the disk is full
-            log.warning("%s: the state of the training is not kept: %s", self.folder, first_line(error))
+            log.warning("%s: the state of the training cannot be saved: %s", self.folder, first_line(error))
             self.folder = None
         end = time.monotonic()
         self.next_save = end + PAUSE_RATIO * (end - start)
@@ -342,8 +342,8 @@ class _Training:
         for key, expected in self.identify().items():
             if state.get(key) != expected:
                 raise TrainingError(
-                    f"its unfinished training has another {STATE_WORDS[key]}; choose another folder, or "
-                    "remove it to train from the start",
+                    f"the unfinished training in it has {STATE_WORDS[key]}; choose another folder, or remove this one "
+                    "to train from the start",
                     subject=self.folder,
                 )
         self.epoch = state["epoch"]
@@ -366,16 +366,16 @@ class _Training:
             has_none = self.best.epochs < 0
             if has_none.any():
                 self._refuse(
-                    f"no validation loss of {len(validation)} epochs is finite (the last one is "
+                    f"no validation loss in {len(validation)} epochs is finite (the last one is "
                     f"{self.validation_losses[-1][has_none][0]})",
-                    ", or leave extreme values out of the validation data",
+                    ", or remove extreme values from the validation data",
                 )
             self.kept.load_state_dict(self.best.weights)
             best_epoch = self.best.epochs.numpy()
         # The last step may break weights, which no loss shows.
         for name, weight in self.kept.named_parameters():
             if not weight.isfinite().all():
-                self._refuse(f"{name} has weights that are not finite after the last epoch, {len(train)}")
+                self._refuse(f"weights of {name} are not finite after the last epoch, {len(train)}")
         self.model.load_state_dict(self.kept.state_dict())
         self.model.eval()
         return History(train, validation, np.atleast_1d(best_epoch))

@@ -1,8 +1,8 @@
-"""Where the scores of attention come from: the updates of W_qk that a training objective asks of a running model.
+"""Where the scores of attention come from: the updates of W_qk in a training step.
 
     attngeo.gradients(model, text=…)   symmetry, directionality and spread of the update of every layer and head
     GradientCallback(batches, …)       the same at every log of any transformers Trainer
-    read_batches(text, tokeniser, …)   sequences of a text, with masks or without, for the callback
+    read_batches(tokenizer, options)   sequences of a text, masked or not, for the callback
 
 Names are imported when they are first used.
 """

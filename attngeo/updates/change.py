@@ -41,7 +41,7 @@ class Rotation(NamedTuple):
     Attributes:
         cosine: cosine for each position and pair, [N, pairs].
         sine: sine for each position and pair, [N, pairs].
-        interleaved: whether neighbours make a pair; otherwise the halves of what rotates.
+        interleaved: whether neighbouring dimensions make a pair; otherwise one dimension of each half does.
         start: first dimension of a head that rotates.
     """
 
@@ -52,7 +52,7 @@ class Rotation(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """The projections to the queries and keys of a site.
+    """The query and key projections of a site.
 
     Attributes:
         q: [heads, head_dim, d_model], as `attngeo.score` reads them; with biases, d_model + 1.
@@ -79,7 +79,7 @@ class Projections(NamedTuple):
         return projected[0], projected[1]
 
     def turn(self, x: Tensor, *, back: bool = False) -> Tensor:
-        """Queries or keys x [S, heads, N, head_dim], rotated by their positions, or back."""
+        """Queries or keys x [S, heads, N, head_dim], rotated by their positions; with `back`, rotated back."""
         if self.rotation is None:
             return x
         cosine, sine, interleaved, start = self.rotation
@@ -94,17 +94,17 @@ class Projections(NamedTuple):
 def read_projections(
     store: TensorStore, site: AttentionSite, x: Tensor, query: Tensor, key: Tensor
 ) -> Projections | None:
-    """The projections of a site; None if a step on Wq and Wk does not change its logits as `change_form` has it.
+    """The projections of a site; None if `change_form` does not describe a step on its Wq and Wk.
 
-    So it is with latent attention, whose queries and keys are made by several weights each, with a normalisation of
-    queries and keys, and with rotary embeddings of an unknown kind.
+    These cases are latent attention, where several weights make queries and keys; a normalisation of queries and keys;
+    and an unknown kind of rotary embedding.
 
     Args:
         store: has the weights.
-        site: lists its biases, too.
+        site: the attention site, with its biases.
         x: inputs of some sequences, [S, N, d_model].
-        query: what the model made of them, [S, heads, N, head_dim].
-        key: [S, key_heads, N, head_dim].
+        query: queries the model computed from x, [S, heads, N, head_dim].
+        key: keys the model computed from x, [S, key_heads, N, head_dim].
     """
     if isinstance(site.layout, LatentLayout):
         return None
@@ -144,15 +144,15 @@ def _find_rotation(site: AttentionSite, x: Tensor) -> Rotation | None:
 
 
 def change_form(made_by: Projections, x: Tensor, projected: tuple[Tensor, Tensor], beta: Tensor) -> Form:
-    """C of each head up to a positive factor that all heads share: left factors [heads, 2·head_dim, d_model].
+    """C of each head, up to a positive factor shared by all heads: left factors [heads, 2·head_dim, d_model].
 
-    The factor makes the gradients as large as the weights, so that both count in the same float32.
+    The factor makes the gradients as large as the weights, so that float32 has digits for both.
 
     Args:
         made_by: the projections of the site.
-        x: its inputs, [S, N, d_model].
-        projected: the queries and keys that `made_by` makes of x.
-        beta: the gradients by its logits, [S, heads, N, N].
+        x: inputs of the site, [S, N, d_model].
+        projected: the queries and keys that `made_by` computes from x.
+        beta: gradients of the loss by the logits of the site, [S, heads, N, N].
     """
     width = x.shape[-1]
     q = made_by.q[..., :width]

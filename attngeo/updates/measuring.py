@@ -51,9 +51,9 @@ class Gradients:
     """The updates of a model on a text.
 
     Attributes:
-        rows: the table of `attngeo.gradients`.
-        tokens: of the first sequence, as the model saw them.
-        first: the gradients of every site on the first sequence.
+        rows: the main table, one row per layer and head; see `attngeo.gradients`.
+        tokens: tokens of the first sequence, as the model saw them.
+        first: gradients of every site on the first sequence.
     """
 
     rows: pd.DataFrame
@@ -61,7 +61,7 @@ class Gradients:
     first: list[SiteGradients]
 
     def tabulate_pairs(self) -> pd.DataFrame:
-        """β of each pair of tokens of the first sequence that see each other: a row with `PAIR_COLUMNS`."""
+        """A frame with β of the first sequence: one row per head and pair of tokens that see each other."""
         frames = []
         for gradients in self.first:
             site = gradients.site
@@ -76,7 +76,7 @@ class Gradients:
         pairs = pd.concat(frames, ignore_index=True)
         of_all = {name: self.rows[name].iloc[0] for name in (*ABOUT_MODEL, "objective")}
         pairs = set_types(pairs.assign(**of_all)[list(PAIR_COLUMNS)])
-        pairs.attrs = self.rows.attrs | {"title": "Gradients by the attention logits of one sequence"}
+        pairs.attrs = self.rows.attrs | {"title": "Gradients of the loss by the attention logits of one sequence"}
         return pairs
 
 
@@ -93,34 +93,34 @@ class GradientKeywords(GradientOptions, HubAccess):
 def gradients(  # noqa: D417 - the keywords are those of a session
     model: Model, options: GradientOptions, *, session: Session, tokenizer: Any = None
 ) -> Gradients:
-    """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
+    """The gradient of W_qk in every layer and head on a text, with its scores: where the scores of weights come from.
 
-    The objective decides which tokens see which: with clm no token sees a later one, with mlm also the earlier ones
-    see the later ones, whatever the model was trained on. On the other objective, the loss is large and the updates
-    are others: compare models at equal loss, or one model along its training.
+    The objective decides which tokens see each other, whatever the model was trained on: with clm no token sees later
+    ones, with mlm all tokens see each other. If the model was trained on the other objective, the loss is large and the
+    updates differ: compare models at equal loss, or one model over its training.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, `demo:NAME`), which transformers loads in float32 without
-            code of the checkpoint, or a transformers model in memory. It requires a head of a language model.
-        options: which text, and how it is read; its fields are keywords, too:
+            code of the checkpoint, or a transformers model in memory. It needs a language model head.
+        options: which text to read, and how; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
-        tokenizer: one of transformers; by default that beside the weights, which a model in memory does not have.
+        tokenizer: a tokenizer of transformers; by default the one beside the weights. Required for a model in memory.
         progress: called before each step of the work.
 
     Returns:
-        Its `rows` have the columns `attngeo.columns("gradients")`: one row for each layer (`head` is missing) and head,
-        as `tabulate_site` of `attngeo.updates.statistics` describes them; `loss` is in nats per prediction. Their
-        `attrs` say how they were made, and which modules are left out.
+        A result whose `rows` have the columns `attngeo.columns("gradients")`: one row per layer (`head` is missing) and
+        head; `loss` is in nats per prediction. The `attrs` of `rows` say how they were made, and which modules are left
+        out.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: the model cannot be read, has no head of a language model, or does not attend through
-            transformers' functions.
+        CheckpointError: the model cannot be read, has no language model head, or does not use the attention functions
+            of transformers.
         DataUnavailableError: the text cannot be found or reached.
-        DataError: the text is too short, or no token of it is predicted.
-        UsageError: a value is no choice or outside its limits.
+        DataError: the text is too short, or none of its tokens is predicted.
+        UsageError: an option has an invalid value.
 
     >>> import attngeo
     >>> rows = attngeo.gradients("demo:encoder", sequences=4, seq_len=16).rows
@@ -174,34 +174,34 @@ def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Ite
     """
     if store.format == "GGUF":
         raise UnsupportedModelError(
-            "a GGUF file is loaded without the head of its language model; give the model's folder or "
-            "its name on the Hub; attngeo score reads the file",
+            "a GGUF file is loaded without its language model head; give the model's folder or its name on the Hub, "
+            "or score the file with attngeo score",
             subject=store.ref,
         )
     with open_running(model, store, report) as (running, random):
         if random:
             raise CorruptCheckpointError(
-                f"the file lacks {len(random)} tensors of {type(running).__name__}, for example {min(random)}; their "
-                "values would be random"
+                f"the file lacks {len(random)} tensors of {type(running).__name__}, for example {min(random)}, so "
+                "their values would be random; give the complete checkpoint"
             )
         yield running  # type: ignore[misc]
 
 
 def find_objective(model: PreTrainedModel) -> Objective:
-    """What a model was trained on, as its class says.
+    """The objective a model was trained on, according to its class.
 
-    Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
+    Raises UnsupportedModelError for an encoder–decoder model, or one without a language model head.
     """
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
-            f"{name} is an encoder with a decoder, expected one of the two; attngeo score reads its weights"
+            f"{name} is an encoder–decoder model, expected an encoder or a decoder; attngeo score reads its weights"
         )
     for objective in ("mlm", "clm"):
         if isinstance(model, HEADS[objective][1].get(type(model.config), ())):
             return objective
     raise UnsupportedModelError(
-        f"{name} has no head of a language model, expected a class of AutoModelForMaskedLM or AutoModelForCausalLM; "
+        f"{name} has no language model head, expected a class of AutoModelForMaskedLM or AutoModelForCausalLM; "
         "attngeo score reads its weights"
     )
 
@@ -217,23 +217,23 @@ def _open_tokenizer(store: TensorStore) -> PreTrainedTokenizerBase:
 
 
 def read_batches(tokenizer: PreTrainedTokenizerBase, options: GradientOptions) -> list[Batch]:
-    """Sequences of a text for `record_gradients`: `input_ids` and `labels` [S, N] each, by an objective that is given.
+    """Sequences of a text for `record_gradients`: `input_ids` and `labels`, [S, N] each.
 
     The same options give the same sequences and masks.
 
     Args:
-        tokenizer: one of transformers.
-        options: which text, and how it is read; the objective is not None.
+        tokenizer: a tokenizer of transformers.
+        options: which text to read, and how; its `objective` must be set.
 
     Raises:
         DataUnavailableError: the text cannot be found or reached.
-        DataError: the text is too short, or no token of it is predicted.
-        UsageError: the tokeniser has no mask token, and the objective needs one; or a value is of another type.
+        DataError: the text is too short, or none of its tokens is predicted.
+        UsageError: the objective needs a mask token and the tokeniser has none; or an argument has the wrong type.
     """
     if not isinstance(options, GradientOptions):
         raise UsageError(f"options is {name_type(options)}, expected GradientOptions")
     if not hasattr(tokenizer, "get_vocab"):
-        raise UsageError(f"tokeniser is {name_type(tokenizer)}, expected one of transformers")
+        raise UsageError(f"tokenizer is {name_type(tokenizer)}, expected a tokenizer of transformers")
     masked = options.objective == "mlm"
     require_mask(tokenizer, masked=masked)
     text = open_text(options.text, column=options.text_column)
@@ -248,7 +248,7 @@ def read_batches(tokenizer: PreTrainedTokenizerBase, options: GradientOptions) -
     batches: list[Batch] = [collate(examples[first : first + at_once]) for first in range(0, wanted, at_once)]
     if all((batch["labels"] == NO_LABEL).all() for batch in batches):
         raise DataError(
-            f"no token of {wanted} × {length} is predicted; raise $sequences", "sequences", subject=text.name
+            f"none of the {wanted} × {length} tokens is predicted; raise $sequences", "sequences", subject=text.name
         )
     return batches
 
@@ -260,24 +260,25 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) ->
     size = model.config.vocab_size
     if largest >= size:
         raise CorruptCheckpointError(
-            f"its tokeniser gives the number {largest}, expected less than the {size} of its vocabulary; the tokeniser "
-            "and the weights do not belong together"
+            f"its tokeniser gives token number {largest}, but its vocabulary has only {size} tokens; the tokeniser and "
+            "the weights do not belong together"
         )
 
 
 class GradientCallback(AttentionGeometryCallback):
-    """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
+    """Scores the gradients of W_qk on fixed batches while a Trainer trains: before the first step and at every log.
 
-    The table has the step and the columns of `attngeo.gradients` that tell rows apart or are numbers; loss is that of
-    the batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
+    The table has the step, and the columns of `attngeo.gradients` without `model` and other columns that stay the same;
+    `loss` is the loss of these batches. Trackers get the medians, such as `update_symmetry_median`. The callback does
+    not affect the training, and works together with `AttentionGeometryCallback`.
 
     Args:
-        batches: as for `record_gradients`; `read_batches` makes them of a text.
+        batches: as for `record_gradients`; `read_batches` makes them from a text.
         objective: as for `record_gradients`.
-        file: as for `AttentionGeometryCallback`, beside which it may be used.
+        file: as for `AttentionGeometryCallback`.
 
     Raises:
-        UnsupportedModelError: when training begins, for a model that `record_gradients` refuses or that is sharded.
+        UnsupportedModelError: when training begins, for a sharded model or one that `record_gradients` refuses.
     """
 
     TITLE = "Updates of attention during training"
@@ -296,8 +297,8 @@ class GradientCallback(AttentionGeometryCallback):
     def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
         if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
             raise UnsupportedModelError(
-                "its weights are sharded, and gradients require whole ones; measure the "
-                "checkpoints that the training saves",
+                "its weights are sharded, but gradients need whole weights; run attngeo gradients on the saved "
+                "checkpoints instead",
                 subject=type(model).__name__,
             )
         if not is_first:

@@ -23,7 +23,7 @@ PAIR_COLUMNS = (
 
 
 def gradient_columns() -> tuple[str, ...]:
-    """The columns of the table of updates, in their order; `NAME_chance` is the score of shuffled gradients."""
+    """The columns of the table of updates, in order; `NAME_chance` is the score of shuffled gradients."""
     changes = [f"{CHANGE}{name}" for name in score_names()]
     return (
         *ABOUT_MODEL, "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
@@ -33,7 +33,7 @@ def gradient_columns() -> tuple[str, ...]:
 
 
 def number_columns() -> tuple[str, ...]:
-    """The columns of numbers, which conditions may name."""
+    """The numeric columns, which conditions can name."""
     columns = gradient_columns()
     return columns[columns.index(score_names()[0]) : columns.index("note")]
 
@@ -43,7 +43,7 @@ CHECKS = Checkable(number_columns, about=("model", "objective", "stack"), counte
 
 
 class GradientOptions(Options):
-    """Options of `gradients`: the text, and the prediction. Raises UsageError for a value outside its limits."""
+    """Options of `gradients`: the text, and the prediction. Raises UsageError for an invalid value."""
 
     text: Converted[Reference, str] = option(
         "austen",

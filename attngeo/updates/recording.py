@@ -50,21 +50,21 @@ FUNCTION = "attngeo_gradients"
 EAGER = "eager_attention_forward"
 # The roles of the weight that reads the input of attention; the second one is of multi-head latent attention.
 READERS = ("q", "q_a")
-LESS = "lower the number of sequences or their length"
+LESS = "use fewer or shorter sequences"
 Batch = Mapping[str, Tensor]
 
 
 class SiteGradients(NamedTuple):
-    """One attention site on S sequences of N tokens; a module that runs several times has S for each.
+    """Gradients of one attention site on S sequences of N tokens; a module that runs several times has S for each run.
 
     Attributes:
         site: the attention site.
-        x: its input, [S, N, d_model].
-        beta: the gradients by its logits, [S, heads, N, N]; a row is a token that attends.
-        seen: whether a token attends to another one, [S, heads, N, N].
-        predicted: whether the loss has a prediction at a position, [S, N]: with mlm of the token there, with clm of the
-            next one.
-        projections: what makes queries and keys; None if the change of W_qk by a step is not known.
+        x: input of the site, [S, N, d_model].
+        beta: gradients of the loss by the logits, [S, heads, N, N]; rows are the attending tokens.
+        seen: whether the token of a row sees the token of a column, [S, heads, N, N].
+        predicted: whether the loss has a prediction at a position, [S, N]: of the token there (mlm), or of the next
+            token (clm).
+        projections: query and key projections; None if the change of W_qk by a step is unknown.
     """
 
     site: AttentionSite
@@ -168,21 +168,23 @@ AttentionMaskInterface.register(FUNCTION, eager_mask)
 def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective: Objective) -> Recorded:
     """Run a model on batches, and keep the gradients of its mean loss by the logits of every attention site.
 
-    Gradients are recorded inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and
-    heads·N² for each sequence and site.
+    Works inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and heads·N² for each
+    sequence and site.
 
     Args:
-        model: has a head of a language model; it runs in its own dtype and on its own device, without dropout, and is
-            left as it was.
-        batches: `input_ids` and `labels` [S, N] each, without padding; a label is -100 if its token is not predicted.
-        objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
+        model: a model with a language model head. It runs in its own dtype and on its own device, without dropout, and
+            is not changed.
+        batches: `input_ids` and `labels`, [S, N] each, without padding; a label of -100 means that the token is not
+            predicted.
+        objective: meaning of the labels. It also decides which tokens see each other, whatever the model was trained
+            on.
 
     Raises:
-        UnsupportedModelError: the model does not run, is compiled, has no logits of tokens or does not use
-            transformers' attention functions.
+        UnsupportedModelError: the model does not run, is compiled, returns no logits of tokens, or does not use the
+            attention functions of transformers.
         CorruptCheckpointError: the loss is not a number.
 
-    It also raises what `attngeo.attention_sites` raises.
+    It also raises the errors of `attngeo.attention_sites`.
     """
     require_gradients(model)
     store = ModuleStore(model, on_device=True)
@@ -209,10 +211,10 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
                         first = recorder.first[call.site.module]
                         projections[call.site.module] = read_projections(store, call.site, *first)
     if not math.isfinite(loss):
-        raise CorruptCheckpointError(f"the loss is {loss}, expected a number; check the weights")
+        raise CorruptCheckpointError(f"the loss is {loss}, expected a finite number; check the weights")
     if not any(by_module.values()):
         raise _explain_no_attention(model)
-    reason = f"no attention through transformers' functions in {type(model).__name__}"
+    reason = f"{type(model).__name__} does not run it, or not through the attention functions of transformers"
     left_out |= {module: reason for module, calls in by_module.items() if not calls}
     recorded = [_join(calls, projections[module]) for module, calls in by_module.items() if calls]
     return Recorded(loss, recorded, left_out)
@@ -231,17 +233,17 @@ def _join(calls: list[SiteGradients], projections: Projections | None) -> SiteGr
 
 
 def require_gradients(model: nn.Module) -> None:
-    """Raise UnsupportedModelError for a model in memory that runs but whose gradients cannot be recorded."""
+    """Raise UnsupportedModelError for a model in memory that runs, but without gradients that can be recorded."""
     for module in model.modules():
         # There is no public name for either: of torch.compile(model), and of model.compile().
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise UnsupportedModelError(
                 "the model is compiled (torch.compile), and compiled code does not call the functions that record "
-                "gradients; give the model as it was before"
+                "gradients; give the model before compilation"
             )
     if any(weight.is_inference() for weight in model.parameters()):
         raise UnsupportedModelError(
-            "the model was loaded inside torch.inference_mode(), so that its weights have no gradients; load it outside"
+            "the model was loaded inside torch.inference_mode(), so its weights have no gradients; load it outside"
         )
 
 
@@ -264,8 +266,8 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) ->
             logits = model(input_ids=ids).logits
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a language "
-            f"model ({first_line(error)})"
+            f"{type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected a language model "
+            f"that returns logits ({first_line(error)})"
         ) from error
     labels = _labels(batch, objective).to(model.device)
     chosen = labels != NO_LABEL
@@ -320,6 +322,6 @@ def _replace_attention(model: PreTrainedModel) -> Iterator[None]:
 
 def _explain_no_attention(model: PreTrainedModel) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(model).__name__} does not attend through the attention functions of transformers, so the gradients by "
-        "its logits cannot be recorded; attngeo score reads its weights"
+        f"{type(model).__name__} does not use the attention functions of transformers, so the gradients of its logits "
+        "cannot be recorded; attngeo score reads its weights"
     )

@@ -1,4 +1,4 @@
-"""Statistics of the update of W_qk of one attention site: of its matrix, and of the tokens that it comes from.
+"""Statistics of the update of W_qk of one attention site: of its matrix, and of the tokens behind it.
 
 The update of a head is ΔM = Xᵀ·(β·X) [d_model, d_model] over all tokens of S sequences, of rank S·N at most; it is
 never formed. That of a layer is the sum over its heads, ΔM = Xᵀ·(Σ_h β_h)·X, as its W_qk is the sum of theirs.
@@ -45,35 +45,36 @@ class _Inputs(NamedTuple):
 
 
 def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:
-    """Rows of one site: that of the layer, whose `head` is None, then one of each head.
+    """Rows of one site: one for the layer, with `head` None, then one per head.
 
-    Shuffled rows of β keep their sum, which a softmax makes 0, so that chance knows the tokens and the mask, but no
-    pairs.
+    Chance shuffles the entries of each row of β. They keep their sum, which a softmax makes 0, so chance keeps the
+    tokens and the mask, but not the pairs.
 
     Args:
-        gradients: of the site.
-        generator: of the shuffles, on the CPU.
+        gradients: gradients of the site.
+        generator: random generator for the shuffles, on the CPU.
 
     Returns:
-        Each row has, besides stack, layer, head, key_head and d_model,
+        Rows with stack, layer, head, key_head, d_model, and:
 
-            symmetry, directionality …   scores of ΔM, as of any W_qk
+            symmetry, directionality …   scores of ΔM, as for any W_qk
             frobenius_norm               ‖ΔM‖
-            column_spread, row_spread    variance of the norms of its columns, and of its rows, over their mean square
-            beta_symmetry                correlation of β_ij with β_ji over the pairs that see each other; missing if
-                                         no tokens do, as under a causal mask
-            context_share                share of Σ_t ‖C_t‖² of the first half of the positions, where C_t is the part
-                                         of ΔM with the token t as context: Σ_i β_it·x_iᵀ·x_t
-            prediction_share             the same of the parts with the token t as the one that attends, the predicted
-                                         one of Proposition 2.2: P_t = Σ_j β_tj·x_tᵀ·x_j
-            symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
+            column_spread, row_spread    variance of the norms of the columns (rows) of ΔM, over their mean square
+            beta_symmetry                correlation of β_ij with β_ji over the pairs that see each other; missing
+                                         without such pairs, as under a causal mask
+            context_share                share of the first half of the positions in Σ_t ‖C_t‖², where C_t is the part
+                                         of ΔM with token t as context: Σ_i β_it·x_iᵀ·x_t
+            prediction_share             the same for the parts with token t as the attending one, which Proposition 2.2
+                                         calls predicted: P_t = Σ_j β_tj·x_tᵀ·x_j
+            symmetry_chance …            scores of ΔM with the entries of each row of β shuffled among the tokens it
+                                         sees
             change_symmetry …            scores of the change of W_qk by a step, see `attngeo.updates.change`
-            change_symmetry_chance …     the same with the shuffled rows
-            beta_symmetry_predicted      beta_symmetry over the pairs that are predicted both
-            prediction_share_predicted   prediction_share among the positions that are predicted
-            predicted_share              share of the positions that are predicted in Σ_t ‖P_t‖²
+            change_symmetry_chance …     the same with shuffled rows
+            beta_symmetry_predicted      beta_symmetry over the pairs with two predicted positions
+            prediction_share_predicted   prediction_share among the predicted positions
+            predicted_share              share of the predicted positions in Σ_t ‖P_t‖²
 
-    A position is predicted if the loss has a prediction there: with clm that of the next token.
+    A position is predicted if the loss has a prediction there; with clm, it is the prediction of the next token.
 
     Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4, Remark S1.6.
     """
@@ -82,7 +83,7 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     gram = half_gram(factor[None]) if is_low_rank(factor) else None
     notes = list(site.notes)
     if projections is None:
-        notes.append("change of W_qk missing: the logits are no known product of Wq and Wk")
+        notes.append("change of W_qk missing: the logits are not a known product of Wq and Wk")
     inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, predicted=predicted, notes=notes)
     layer: dict[str, Any] = {
         "stack": site.stack,

@@ -1,1 +1,1 @@
-"""Checks against the running model: the weights that attngeo reads are those that the model multiplies."""
+"""Checks that the running model uses the weights that attngeo reads."""

@@ -41,9 +41,9 @@ class Expectation:
 
     Attributes:
         site: the attention site.
-        module: name of its module in the running model, which may differ from the name in the file.
+        module: name of its module in the running model, which can differ from the name in the file.
         prediction: its queries and keys for the vectors of `predict_factors`.
-        outputs: its outputs for these vectors; None if they are not checked.
+        outputs: its outputs for these vectors; None if outputs are not checked.
     """
 
     site: AttentionSite
@@ -62,8 +62,9 @@ class SiteCheck:
             product" if the module ran, but no product in it went through a softmax; "not run".
         difference: relative difference, see `compare_products`.
         outputs: verdict on values and outputs; "" if they are not checked. "heads agree" if each head writes what it
-            should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do,
-            but something stands between; both only if a note of the site says why, see `EXPLAINED`.
+            should from what it reads, but its attention weights do not sum to 1; "parts agree" if values and output
+            projection agree, but something comes between them; both only if a note of the site says why, see
+            `EXPLAINED`.
         written: differences of values and outputs.
     """
 
@@ -79,9 +80,9 @@ class Findings:
     """All sites of a model compared with the running model.
 
     Attributes:
-        checks: one for each site.
-        unexplained: name patterns of modules that attend and that no site explains.
-        unreported: those of them that are not left out with a reason, either.
+        checks: one check per site.
+        unexplained: name patterns of attending modules that match no site.
+        unreported: the unexplained modules that are not left out for a known reason either.
     """
 
     checks: list[SiteCheck]
@@ -100,9 +101,9 @@ def _module_of(pattern: str) -> str:
 
 
 def predict_factors(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> Prediction:
-    """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
+    """Queries and keys of a site for the input vector of each run. Reads only the weights of this site.
 
-    options: which bilinear form; with biases.
+    options: which bilinear form to read; must include biases.
     """
     with about(store.ref):
         q, k, _ = projections(site, store.read_all(site.reads), options, dtype=torch.float32)
@@ -112,9 +113,9 @@ def predict_factors(store: TensorStore, site: AttentionSite, options: ReadingOpt
 
 
 def predict_outputs(store: TensorStore, site: AttentionSite, options: ReadingOptions = COMPARED) -> OutputPrediction:
-    """What a site writes for the vector that is the input of each run. Reads its values and outputs only.
+    """What a site writes for the input vector of each run. Reads only its values and outputs.
 
-    options: which form; with biases. Raises UnsupportedModelError if its values or outputs are not known.
+    options: which form to read; must include biases. Raises UnsupportedModelError if its values or outputs are unknown.
     """
     with about(store.ref):
         v, o, bias, _ = output_projections(site, store.read_all(site.reads), options, dtype=torch.float32)
@@ -140,15 +141,15 @@ def check_expectations(
     skipped: Mapping[str, str],
     on_run: OnRun,
 ) -> Findings:
-    """Check what sites should multiply against what the model multiplies.
+    """Compare the products that sites should give with the products of the running model.
 
     Args:
         model: the model in memory.
-        run_model: runs the model, or parts of it one after the other, on inputs that reach every attention module; it
-            must do the same each time.
+        run_model: runs the model, or its parts one by one, on inputs that reach every attention module; it must do the
+            same each time.
         expected: what each site should multiply.
         skipped: what is left out: name pattern → reason.
-        on_run: is called with the number of runs that are done, and that of all.
+        on_run: called with the number of finished runs, and the number of all runs.
     """
     with record_products(model) as recording:
         run_model()

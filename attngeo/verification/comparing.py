@@ -1,4 +1,4 @@
-"""Differences between queries and keys of a running model and those that weights give, whatever their arrangement."""
+"""Differences between the queries and keys of a running model and of its weights, whatever their arrangement."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def compare_products(predicted: Prediction, query: Tensor, key: Tensor, offset: 
 
     Args:
         predicted: queries and keys of the weights.
-        query: [runs, n, tokens, width], the first factor that the model multiplied in each run.
-        key: [runs, n, tokens, width], the second one.
-        offset: compare queries with the keys that many tokens before them.
+        query: first factor that the model multiplied in each run, [runs, n, tokens, width].
+        key: second factor, [runs, n, tokens, width].
+        offset: compare queries with the keys this many tokens before them.
 
     Returns:
         The relative difference of the products of all queries with all keys of the same head and token, up to one
-        positive factor: infinite if their numbers do not fit; and whether only directions were compared. If a model
-        divides queries and keys by their lengths, only directions fit.
+        positive factor (infinite if their numbers do not match); and whether only directions were compared. If a model
+        divides queries and keys by their lengths, only directions match.
     """
     best = (math.inf, False)
     changes = changes_of(predicted.query) @ changes_of(predicted.key).mT
@@ -58,14 +58,14 @@ def compare_products(predicted: Prediction, query: Tensor, key: Tensor, offset: 
 
 
 def changes_of(x: Tensor) -> Tensor:
-    """Vectors [heads, runs - 1, width] of later runs less those of the first one, which have no biases any more."""
+    """Vectors of later runs minus the vectors of the first run, which removes biases: [heads, runs - 1, width]."""
     return x[:, 1:] - x[:, :1]
 
 
 def difference_of(one: Prediction, other: Prediction) -> float:
     """Difference between the weights of two sites, by products of their queries and keys: infinite if shapes differ.
 
-    Relative to the second, without biases. It is 0 whatever the order of the dimensions of a head is.
+    It is relative to the second site and ignores biases and the order of the dimensions of a head.
     """
     have = one.query @ one.key.mT
     want = other.query @ other.key.mT
@@ -78,9 +78,9 @@ def difference_of(one: Prediction, other: Prediction) -> float:
 
 
 def arrange_heads(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
+    """Queries and keys [heads, runs, width] of one token, for each order in which a model can store its heads.
 
-    The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
+    Yields a token in the middle, away from padding, and then the first token, which no position rotates.
     """
     n = query.shape[1]
     if n % key.shape[1]:

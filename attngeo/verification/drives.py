@@ -28,7 +28,7 @@ DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
 
 
 class Drive(NamedTuple):
-    """One run. `path`: the submodule that runs ("" for the whole model); `inputs`: keyword arguments of its forward."""
+    """One run. `path`: the submodule to run ("" for the whole model); `inputs`: keyword arguments of its forward."""
 
     path: str
     inputs: dict[str, Any]
@@ -39,8 +39,8 @@ class Drives(NamedTuple):
 
     Attributes:
         drives: the runs.
-        missing: attention modules that none of them runs.
-        error: error of the whole model's run; "" if there is none.
+        missing: attention modules that no run reaches.
+        error: error of running the whole model; "" for none.
     """
 
     drives: list[Drive]
@@ -55,8 +55,8 @@ def find_drives(
 
     Args:
         model: the model in memory.
-        arguments: path of a submodule → arguments of its forward that are known already.
-        submodules: those to run besides the whole model.
+        arguments: path of a submodule → known arguments of its forward.
+        submodules: submodules to run besides the whole model.
     """
     with without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
         search = _Search(model, arguments, ran, attention_modules(model))
@@ -77,7 +77,7 @@ def find_drives(
 
 
 def run_drives(model: nn.Module, drives: Iterable[Drive]) -> None:
-    """Run all drives, in their order. A model that draws random numbers draws the same ones each time."""
+    """Run all drives, in order. A model that draws random numbers draws the same ones each time."""
     with torch.random.fork_rng(devices=[]):
         for drive in drives:
             torch.manual_seed(0)
@@ -85,7 +85,7 @@ def run_drives(model: nn.Module, drives: Iterable[Drive]) -> None:
 
 
 def attention_modules(model: nn.Module) -> set[str]:
-    """The names of the modules that attend, as their class names say."""
+    """The names of the modules that attend, judging by their class names."""
     attending = {name for name, module in model.named_modules() if _attends(module)}
     around = {ancestor for name in attending for ancestor in _ancestors(name)}
     return attending - around

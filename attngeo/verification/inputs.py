@@ -37,7 +37,7 @@ MOST_INPUTS_OF_A_SET = 20
 
 @dataclass
 class Source:
-    """A module that is to run, and the configurations around it, the nearest first."""
+    """A module to run, and the configurations around it, the nearest first."""
 
     module: nn.Module
     configs: list[Any]
@@ -65,16 +65,16 @@ class Source:
         return int(value) if isinstance(value, int | float) else default
 
     def noise(self, *shape: int) -> Tensor:
-        """A tensor of normal numbers."""
+        """A tensor of normally distributed numbers."""
         return torch.randn(*shape, generator=self.generator)
 
     def whole(self, low: int, high: int, *shape: int) -> Tensor:
-        """A tensor of whole numbers from `low` on, all below `high`."""
+        """A tensor of random whole numbers from `low`, all below `high`."""
         return torch.randint(low, max(high, low + 1), shape, generator=self.generator)
 
     @property
     def width(self) -> int:
-        """The width of what the module takes: of its first norm or Linear, else of its configuration."""
+        """The input width of the module: from its first norm or Linear, else from its configuration."""
         for child in self.module.modules():
             if isinstance(child, nn.Linear):
                 return child.in_features

@@ -43,12 +43,12 @@ ROOM = 2**30  # bytes, for what the model computes while it runs
 
 
 class LoadArguments(NamedTuple):
-    """Arguments for transformers to load a model. They say what the reference says, and nothing that attngeo has found.
+    """Arguments for transformers to load a model: they come only from the reference, not from what attngeo finds.
 
     Attributes:
         source: a folder, or the name of a repository on the Hub.
         options: further arguments of `from_pretrained`.
-        weights: weight file that the reference itself names, for `transformers_weights`.
+        weights: weight file named by the reference itself, for `transformers_weights`.
     """
 
     source: str | Path
@@ -60,21 +60,23 @@ class LoadArguments(NamedTuple):
 def open_running(
     model: Any, store: TensorStore, progress: ProgressCallback
 ) -> Iterator[tuple[nn.Module, frozenset[str]]]:
-    """Inside, a model that runs: in evaluation mode, float32 and on the CPU.
+    """Inside the block, a running model in evaluation mode, in float32 and on the CPU.
 
-    A model in memory is itself, or a copy if it is different. Another one is as transformers loads it, of the class
-    that its config.json names. Also returns the names of the tensors that its files lack: they have random values.
+    A model in memory is used directly, or copied if its device or number type differs. Other models are loaded by
+    transformers, with the class named in config.json. Also yields the names of the tensors missing from the files,
+    which have random values.
 
     Args:
         model: a reference, or a model in memory.
         store: the same model, opened.
-        progress: is called before each file.
+        progress: called before each file.
 
     Raises:
-        UnsupportedModelError: transformers has no class for it, does not load the file, or its weights are quantised.
-        NotEnoughMemoryError: it does not fit in memory.
+        UnsupportedModelError: transformers has no class for the model or does not load the file, or its weights are
+            quantised.
+        NotEnoughMemoryError: the model does not fit in memory.
         CorruptCheckpointError: the weights do not fit the class, or a model in memory has no values.
-        MissingPackageError: it is a GGUF file, and the package for it is missing.
+        MissingPackageError: the model is a GGUF file, and the package for it is missing.
     """
     with about(store.ref):
         if store.folder is not None:
@@ -116,9 +118,7 @@ def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
     if file.endswith(GGUF) and named is not None:
         return LoadArguments(source, options | {"gguf_file": named})
     if store.file("config.json") is None:
-        raise UnsupportedModelError(
-            "transformers loads a folder with config.json, which is missing here; give such a folder"
-        )
+        raise UnsupportedModelError("config.json is missing, which transformers needs; give a folder that has it")
     if named is None and file in (*usual_names(), stated_weights(store.config)):
         return LoadArguments(source, options)
     if named is not None and "/" not in named and store.format == "safetensors":
@@ -126,8 +126,8 @@ def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
     if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
         return LoadArguments(source, options | {"use_safetensors": False})
     raise UnsupportedModelError(
-        f"transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
-        "rename it, or score it without running it"
+        f"transformers cannot load {file}, expected one of: {', '.join(usual_names())}; rename it, or score it without "
+        "running it"
     )
 
 
@@ -152,7 +152,7 @@ def _reach_hub(store: TensorStore) -> Iterator[None]:
 
 @contextmanager
 def evaluate(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
+    """Inside the block, the model is in evaluation mode; after it, each module has its former mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -164,7 +164,7 @@ def evaluate(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Inside, transformers and torch print no warnings and no progress bars."""
+    """Inside the block, transformers and torch print no warnings and no progress bars."""
     with silence_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -176,9 +176,9 @@ def _require_room(nbytes: int) -> None:
     have = available_memory()
     if need > have:
         raise NotEnoughMemoryError(
-            f"to run it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
-            f"{max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
-            "running it, which reads one layer at a time"
+            f"running the whole model in float32 needs {need / 1e9:.1f} GB of memory, but {max(have, 0) / 1e9:.1f} GB "
+            "are available; use a machine with more memory, or score it without running it, which reads one layer at a "
+            "time"
         )
 
 
@@ -189,11 +189,11 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
     """
     model_type = str(store.config.get("model_type"))
     if isinstance(store, AdapterStore):
-        raise UnsupportedModelError("the model runs without adapters; verify its base, or score it only")
+        raise UnsupportedModelError("a model with an adapter cannot be run; verify its base, or only score it")
     if isinstance(arguments.source, Path) and (arguments.source / ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
-            "score it only"
+            f"transformers would add the adapter in the same folder; verify the model in a folder without {ADAPTER}, "
+            "or only score it"
         )
     if "gguf_file" in arguments.options:
         with require_extra():
@@ -201,13 +201,13 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
         return
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
-            f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
-            "is not run; score it without running it, or install a version of transformers that has it"
+            f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub is not "
+            "run; score it without running it, or install a version of transformers that has it"
         )
     if stated_quantisation(store.config):
         raise UnsupportedModelError(
-            f"its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
-            "multiply what the file holds; give the model without quantisation, or score it without running it"
+            f"its weights are quantised ({stated_quantisation(store.config)}), so the running model does not use the "
+            "numbers in the file; give the model without quantisation, or score it without running it"
         )
 
 
@@ -273,16 +273,17 @@ def _load(model_class: Any, config: Any, arguments: LoadArguments) -> tuple[nn.M
         raise
     except ImportError as error:
         raise UnsupportedModelError(
-            f"{model_class.__name__} needs packages that are not installed ({first_line(error)})"
+            f"{model_class.__name__} needs packages that are not installed ({first_line(error)}); install them"
         ) from None
     except Exception as error:  # a model class and its loader raise anything
         raise CorruptCheckpointError(
-            f"transformers cannot load it as {model_class.__name__} ({type(error).__name__}: {first_line(error)})"
+            f"transformers cannot load it as {model_class.__name__} ({type(error).__name__}: {first_line(error)}); "
+            "correct config.json, or copy or download the model again"
         ) from None
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise CorruptCheckpointError(
-            f"{name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
-            "and weights do not belong together"
+            f"{name} has shape {list(stored)}, expected {list(wanted)} for {model_class.__name__}; config.json and the "
+            "weights do not belong together"
         )
     # Not model.float(), which transformers refuses for a model that was quantised in its GGUF file.
     return nn.Module.float(model).eval(), frozenset(info["missing_keys"])

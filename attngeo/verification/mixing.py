@@ -1,4 +1,4 @@
-"""What a running model makes of values: the products of attention weights and values, and their output projection.
+"""Mixtures of values in a running model: the products of attention weights and values, and their output projection.
 
 Found without the name of any tensor. A product is one of weights and values if one of its factors comes from a softmax.
 The first stored matrix that multiplies what comes of it is the output projection.
@@ -23,14 +23,14 @@ LINEAR = {**PRODUCTS, ATEN.addmm.default: (1, 2)}
 
 @dataclass(eq=False)
 class Mixture:
-    """One product of attention weights and values, and what is written of it.
+    """One product of attention weights and values, and what the site writes from it.
 
     Attributes:
         values: [n, tokens, value_dim]; for n see `Product`.
         result: what each query reads, [n, tokens, value_dim].
         running: names of the modules that were running, the outermost first.
-        projected: the input of the output projection, [rows, inputs]; None if nothing projects the result.
-        written: its output, without its bias if that is added later, [rows, output_width].
+        projected: input of the output projection, [rows, inputs]; None if nothing projects the result.
+        written: output of the output projection, without a bias that is added later, [rows, output_width].
     """
 
     values: Tensor
@@ -42,7 +42,7 @@ class Mixture:
 
 @contextmanager
 def record_mixtures(model: nn.Module, modules: Collection[str] = ()) -> Iterator[MixtureRecorder]:
-    """As `record_products`, with the mixtures in these modules."""
+    """Like `record_products`, but also records the mixtures in these modules."""
     recorder = MixtureRecorder(model, modules)
     with without_fast_path():
         with torch.no_grad(), recorder, recorder.follow(model):
@@ -51,7 +51,7 @@ def record_mixtures(model: nn.Module, modules: Collection[str] = ()) -> Iterator
 
 
 class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
-    """What a model did, with `mixtures`: what it made of values, in its order, in the modules that are kept."""
+    """A record of a run that also has `mixtures`: what the kept modules made of values, in order."""
 
     def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
         super().__init__(model, modules)

@@ -29,7 +29,7 @@ NOT_PROJECTED = re.compile(r"pos|mask|bias|cos|sin|rope|rotary|cache|past|index|
 
 
 def random_vectors(run: int) -> Vectors:
-    """Width → the random vector [width] of this run, with entries of variance 1. Each run has its own vectors."""
+    """A function of the width: the random vector [width] of this run, with variance 1. Each run has its own vectors."""
 
     def draw(width: int) -> Tensor:
         generator = torch.Generator().manual_seed(1_000_003 * run + width)
@@ -46,14 +46,14 @@ Arguments = dict[tuple[str, int, str], Tensor]
 def probe_inputs(
     model: nn.Module, modules: Mapping[str, Iterable[int]], vectors: Vectors, others: Arguments
 ) -> Iterator[None]:
-    """Inside, every token that enters one of the modules is `vectors(width)`.
+    """Inside the block, every token that enters one of the modules is replaced by `vectors(width)`.
 
     Args:
         model: the model.
         modules: module name → widths of the inputs to replace.
         vectors: width → vector.
-        others: the other arguments, such as positions; those of the first run are noted there, and reused in later
-            runs, so that only the vectors change.
+        others: the other arguments, such as positions. The first run fills it, and later runs reuse it, so that only
+            the vectors change.
     """
     with ExitStack() as hooks:
         for name, widths in modules.items():
@@ -92,9 +92,9 @@ def _input_hook(
 
 @contextmanager
 def linear_norms(model: nn.Module, modules: Iterable[str], vectors: Vectors) -> Iterator[None]:
-    """Inside, the normalisations in these modules are linear: they keep their gain and centring and do not divide.
+    """Inside the block, the normalisations in these modules are linear: with gain and centring, but without division.
 
-    A normalisation of the module's own input is left out altogether: scores are those of the weights behind it.
+    A normalisation of the module's own input is left out completely, because scores are about the weights after it.
     """
     norms = set()
     for name in modules:
@@ -162,22 +162,22 @@ def run_on_vectors(
 
     Args:
         model: the model in memory.
-        run_model: runs it.
+        run_model: function that runs it.
         widths: module to check → the widths of its inputs.
         first: the products of a run without known inputs.
-        on_run: is called with the number of runs that are done, and that of all.
-        record: makes the recorder of one run, of a model and the names of modules.
+        on_run: called with the number of finished runs, and the number of all runs.
+        record: function that makes the recorder of one run, from a model and the names of modules.
 
     Raises:
-        NotEnoughMemoryError: all factors do not fit in memory.
+        NotEnoughMemoryError: the factors do not fit in memory.
     """
     kept = [product for product in first if not widths.keys().isdisjoint(product.running)]
     need = RUNS * sum(product.query.nbytes + product.key.nbytes for product in kept)
     have = available_memory()
     if need > have:
         raise NotEnoughMemoryError(
-            f"the queries and keys that {type(model).__name__} multiplies in {RUNS} runs need {need / 1e9:.1f} GB of "
-            f"memory; {max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
+            f"the queries and keys of {RUNS} runs of {type(model).__name__} need {need / 1e9:.1f} GB of memory, but "
+            f"{max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
             "verification"
         )
     others: Arguments = {}
@@ -200,7 +200,7 @@ def vectors_of_runs() -> Iterator[Vectors]:
 
 
 def align_products(recordings: Iterable[Recorder]) -> Iterator[Product]:
-    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
+    """The products that every run computed. Sequences whose length depends on the input are cut to the shortest."""
     for products in align([recording.products for recording in recordings]):
         sizes = {(product.query.shape[0], product.key.shape[0], product.query.shape[2]) for product in products}
         if len(sizes) == 1:
@@ -220,9 +220,10 @@ Recorded = TypeVar("Recorded", bound=_Running)
 
 
 def align(by_run: Sequence[Iterable[Recorded]]) -> Iterator[list[Recorded]]:
-    """What every run computed, those of all runs together.
+    """What every run computed, grouped over all runs.
 
-    Things of several runs are one if the same modules were running, and as many of these modules came before.
+    Records of several runs belong together if the same modules were running, and equally many records of these modules
+    came before.
     """
     numbered: dict[tuple[tuple[str, ...], int], list[Recorded]] = defaultdict(list)
     for of_run in by_run:
@@ -234,6 +235,6 @@ def align(by_run: Sequence[Iterable[Recorded]]) -> Iterator[list[Recorded]]:
 
 
 def stack_starts(factors: list[Tensor]) -> Tensor:
-    """Factors [n, tokens, width] as one tensor [runs, n, tokens, width], with the tokens that all of them have."""
+    """Factors [n, tokens, width] stacked to one tensor [runs, n, tokens, width], with the tokens that all have."""
     tokens = min(factor.shape[1] for factor in factors)
     return torch.stack([factor[:, :tokens].float() for factor in factors])

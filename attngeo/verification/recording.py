@@ -26,15 +26,15 @@ PRODUCTS = {ATEN.bmm.default: (0, 1), ATEN.baddbmm.default: (1, 2), ATEN.mm.defa
 class Product:
     """One product of queries and keys. Factors that were not kept are on the meta device.
 
-    n is the batch size times the number of heads, and of windows if the model attends in windows. The factors may have
-    the number of runs as a further first dimension.
+    n is the batch size times the number of heads, times the number of windows if the model attends in windows. The
+    factors can have the runs as an additional first dimension.
 
     Attributes:
         query: [n, tokens, width].
         key: [n or fewer, tokens, width].
         running: names of the modules that were running, the outermost first.
         number: number of products before it.
-        softmax: number that products share if their sum went through the same softmax.
+        softmax: number shared by products whose sum went through the same softmax.
     """
 
     query: Tensor
@@ -46,9 +46,10 @@ class Product:
 
 @contextmanager
 def record_products(model: nn.Module, modules: Collection[str] = ()) -> Iterator[Recorder]:
-    """Inside, what `model` does is added to the recording. Gradients are off.
+    """Inside the block, the recorder records what `model` does. Gradients are off.
 
-    modules: names of those whose factors are kept, and those of the modules in them; of others, only shapes are.
+    modules: names of the modules whose factors are kept, including those of the modules inside them; for other modules,
+    only shapes are kept.
     """
     recorder = Recorder(model, modules)
     with without_fast_path():
@@ -59,7 +60,7 @@ def record_products(model: nn.Module, modules: Collection[str] = ()) -> Iterator
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Inside, attention of torch is not one operation, and its modules call the modules in them one by one."""
+    """Inside the block, torch does not fuse attention into one operation: its modules call their submodules."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -72,9 +73,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A record of the run of a model.
 
     Attributes:
-        products: its products of queries and keys, in their order.
-        ran: the names of all modules that ran.
-        running: the names of the modules that are running, the outermost first.
+        products: products of queries and keys, in order.
+        ran: names of all modules that ran.
+        running: names of the running modules, the outermost first.
         stored: the memory of all parameters and buffers.
     """
 
@@ -144,7 +145,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def keeps(self) -> bool:
-        """Whether factors are kept: one of the modules that were asked for is running."""
+        """Whether factors are kept: one of the requested modules is running."""
         return any(name in self._modules for name in self.running)
 
     def _keep(self, products: list[Product]) -> None:
@@ -154,13 +155,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.products.append(product)
 
     def drop_unused(self) -> None:
-        """Drop the products that went through a softmax whose result nothing used."""
+        """Drop the products whose softmax was never used."""
         unused = {softmax for _, softmax in self._unused.values()}
         self.products[:] = [product for product in self.products if product.softmax not in unused]
 
     @contextmanager
     def follow(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the recorder knows which modules of `model` are running."""
+        """Inside the block, the recorder knows which modules of `model` are running."""
         with ExitStack() as hooks:
             for module in model.modules():
                 hooks.callback(module.register_forward_pre_hook(self._enter).remove)
@@ -182,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_in(args: Any) -> list[Tensor]:
-    """The tensors among the arguments of an operation, and those in its lists."""
+    """The tensors among the arguments of an operation, including those in lists."""
     tensors = []
     for argument in args:
         items = argument if isinstance(argument, list | tuple) else [argument]
@@ -191,5 +192,5 @@ def tensors_in(args: Any) -> list[Tensor]:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """A number that tensors share if they are views of the same memory."""
+    """A number shared by tensors that are views of the same memory."""
     return tensor.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Verify a model: the weights that attngeo reads of it against what the model multiplies when it runs."""
+"""Verify a model: compare the weights that attngeo reads with the running model."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from attngeo.verification.loading import open_running, silence_libraries
 AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
 # Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
 FAILING = {
-    "differs": "differs from what the running model multiplies",
-    "no product": "has no product that goes through a softmax in the running model",
-    "only in memory": "attends in the running model, and is not read from the file",
+    "differs": "differs from the running model",
+    "no product": "has no product with a softmax in the running model",
+    "only in memory": "attends in the running model, but is not read from the file",
 }
 UNCHECKED = {
     "not run": "was not run",
     "only in the file": "is not in the running model",
-    "not known": "has values or outputs in a form that no layout knows",
+    "not known": "has values or outputs that no layout describes",
 }
 
 
 def verify_columns(circuit: Circuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of `verify`, in their order. A table of queries and keys alone has none of its circuit.
+    """The columns of the table of `verify`, in order. A table of queries and keys has no column `circuit`.
 
     Raises UsageError for an unknown circuit.
     """
@@ -74,50 +74,49 @@ class VerifyKeywords(HubAccess):
 def verify(  # noqa: D417 - the other keywords are those of a session
     model: Model, *, circuit: Circuit = "qk", session: Session
 ) -> pd.DataFrame:
-    """Comparison of the weights that attngeo reads with what the running model multiplies, at every site.
+    """Compare the weights that attngeo reads with the running model, at every attention site.
 
-    The model runs on random inputs. Each product of queries and keys that goes through a softmax is recorded, whatever
-    its tensors and modules are called, and compared with the product that the weights give. For values and outputs, all
-    tokens of a module are equal, and what is written of the product of attention weights and values is compared. The
-    files of weights of a model on the Hub are downloaded in any case: transformers reads them.
+    The model runs on random inputs. Every product of queries and keys that goes through a softmax is recorded, whatever
+    its tensors and modules are called, and compared with the product of the weights. For values and outputs, all tokens
+    of a module get the same input, and the output of the module is compared. The weight files of a model on the Hub are
+    always downloaded, because transformers reads them.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32
-            without code of the checkpoint, by that reference alone; or a transformers model in memory.
-        circuit: the weights that are compared: "qk" for queries and keys, "ov" for values and outputs, "both" for all.
+            without code of the checkpoint, using only that reference; or a transformers model in memory.
+        circuit: the weights to compare: "qk" for queries and keys, "ov" for values and outputs, "both" for all.
         hub: access to the Hub; its fields are keywords, too:
             {hub}
-        progress: is called before each file and run.
+        progress: called before each file and run.
 
     Returns:
-        A DataFrame with one row for each site, and for each of its circuits if `circuit` is not "qk": then a
-        column `circuit` says "qk" or "ov". `module` is its name in the file, `difference` the relative difference of
-        the products, or of what is written, and `verdict` one of:
+        A DataFrame with one row per site; with `circuit` "both", one row per site and circuit. Unless `circuit` is
+        "qk", a column `circuit` says "qk" or "ov". `module` is the name in the file, `difference` the relative
+        difference of the products (qk) or outputs (ov), and `verdict` one of:
 
-            agrees              the products, or what is written, are those of the weights
-            directions agree    so are their directions; the model divides queries and keys by their lengths
-            heads agree         each head writes what it should of what it reads, and its weights do not sum to 1: a
-                                note of the site says that it has an attention sink
-            parts agree         values and output projection are those of the weights, and a note of the site says what
-                                stands between them, such as a gate
-            not known           it is not known where the site has its values or outputs
-            differs             the products are others
+            agrees              the weights give the products (qk) or outputs (ov) of the model
+            directions agree    the same for their directions; the model divides queries and keys by their lengths
+            heads agree         each head writes what it should from what it reads, but its attention weights do not sum
+                                to 1; a note says that the site has an attention sink
+            parts agree         values and output projection agree; a note names what comes between them, such as a gate
+            not known           attngeo does not know where the values or outputs of the site are
+            differs             the products or outputs differ
             no product          the module ran, but nothing in it goes through a softmax
-            only in memory      the running model attends here, and attngeo neither finds the site in the file nor
-                                leaves it out with a reason
+            only in memory      the running model attends here, but attngeo neither finds the site in the file nor
+                                leaves it out for a known reason
             not run             no inputs were found that reach the module
-            only in the file    the model in memory has no such site: its class leaves out this part
+            only in the file    the model in memory has no such site: its class leaves this part out
 
-        `note` has caveats of the site.
+        `note` has caveats about the site.
 
-        Its `attrs`: `model`, `revision`; `skipped`, what is left out, name pattern → reason; `unexplained`, name
-        patterns of other modules that attend and that are neither read nor left out; `problem`, why the whole model
-        does not run, or "".
+        Its `attrs` have `model` and `revision`; `skipped`, what is left out: name pattern → reason; `unexplained`, name
+        patterns of other attending modules that are neither read nor left out; and `problem`, why the whole model does
+        not run, or "".
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
         NotEnoughMemoryError: the model, or what it multiplies, does not fit in memory.
-        CheckpointError: the model cannot be read, or transformers does not load it without code of the Hub.
+        CheckpointError: the model cannot be read, or transformers cannot load it without code from the Hub.
 
     >>> import attngeo
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
@@ -134,7 +133,7 @@ def verify_model(model: Model, session: Session, circuit: Circuit = "qk") -> pd.
         saved, skipped = sites_of(store, COMPARED, parts=read_parts)
         if isinstance(model, nn.Module) and not model.state_dict().keys() >= set(store.names):
             raise UnsupportedModelError(
-                "its modules have the names that PEFT gives them; verify it after merge_and_unload"
+                "its modules have PEFT's names; call merge_and_unload() first, and verify the result"
             )
         with open_running(model, store, progress) as (running, random):
             loaded, skipped_in_memory = _sites_in_memory(running, read_parts)
@@ -202,8 +201,8 @@ def _require_values(sites: Iterable[AttentionSite], random: Collection[str], cla
     missing = [name for name in names if name in random]
     if missing:
         raise CorruptCheckpointError(
-            f"the file lacks {len(missing)} tensors that attend in {class_name}, for example {missing[0]}; the class "
-            "that config.json names does not fit the weights"
+            f"the file lacks {len(missing)} attention tensors of {class_name}, for example {missing[0]}; the class in "
+            "config.json does not fit the weights"
         )
 
 
@@ -254,7 +253,7 @@ class SitePlace(NamedTuple):
     """The place of a site in its model.
 
     Attributes:
-        stack: name of its stack, without the pattern that tells stacks of one name apart.
+        stack: name of its stack, without the pattern that distinguishes stacks with the same name.
         layer: number of its layer.
         number: number among the sites of the same stack and layer, from 0.
     """
@@ -265,7 +264,7 @@ class SitePlace(NamedTuple):
 
 
 def places_of(sites: Iterable[AttentionSite]) -> list[SitePlace]:
-    """The place of each site, in their order. No two are equal."""
+    """The place of each site, in the same order. All are different."""
     seen: Counter[tuple[str, int]] = Counter()
     places = []
     for site in sites:
@@ -280,8 +279,8 @@ def match_places(
 ) -> dict[SitePlace, SitePlace]:
     """Match the sites of the model in memory with those of a file: place in memory → place in the file.
 
-    Sites of equal weights belong together, those at the same place first; a file has weights only once that several
-    modules in memory share. A site whose weights no other has is matched by its place alone, so that it is compared
+    Sites with equal weights are matched, starting with those at the same place; a file holds weights only once if
+    several modules in memory share them. A site with no equal is matched by its place, so that it is still compared
     with the running model.
     """
 
@@ -302,12 +301,12 @@ def match_places(
 
 
 def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """Sentences about a table of `verify`: what disagrees with the running model, and notes on what was checked."""
+    """Sentences about a table of `verify`: disagreements with the running model, and notes on what was checked."""
     agreeing = int(frame["verdict"].isin(AGREEING).sum())
     total = len(frame)
     complaints = _describe_groups(frame, FAILING)
     complaints += [
-        f"{pattern} attends in the running model, and is neither read nor left out"
+        f"{pattern} attends in the running model, but attngeo neither reads it nor leaves it out"
         for pattern in frame.attrs["unexplained"]
     ]
     notes = _describe_groups(frame, UNCHECKED)
@@ -315,7 +314,7 @@ def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
         notes.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
     share = f"all {total}" if agreeing == total else f"{agreeing} of {total}"
     unit = "circuits" if "circuit" in frame else "sites"
-    notes.append(f"{share} {unit} agree with what the running model multiplies")
+    notes.append(f"{share} {unit} agree with the running model")
     model = frame.attrs["model"]
     return [f"{model}: {text}" for text in complaints], [f"{model}: {text}" for text in notes]
 

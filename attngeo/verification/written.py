@@ -1,4 +1,4 @@
-"""Differences between what a running model makes of values and what weights give."""
+"""Differences between the outputs of a running model and the outputs that its weights give."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutputPrediction:
     Attributes:
         values: Wv applied to the inputs, [value heads, runs, value_dim].
         o: Wo, [heads, value_dim, output_width].
-        written: what all heads write together if every token is the input, [runs, output_width].
+        written: what all heads write together if every token is this input, [runs, output_width].
     """
 
     values: Tensor
@@ -36,13 +36,13 @@ class OutputPrediction:
 
 
 class OutputComparison(NamedTuple):
-    """Relative differences between a running model and weights; infinite for what does not fit or did not run.
+    """Relative differences between a running model and weights; infinite if something does not fit or did not run.
 
     Attributes:
-        written: of what is written, if weights of attention sum to 1 and nothing stands between values and output.
-        heads: of what is written, from what each head read of the values, whatever the weights are.
-        values: of the values.
-        projected: of what is written, from the input of the output projection.
+        written: difference of the output, if attention weights sum to 1 and nothing comes between values and output.
+        heads: difference of the output computed from what each head read of the values, whatever the attention weights.
+        values: difference of the values.
+        projected: difference of the output computed from the input of the output projection.
     """
 
     written: float = math.inf
@@ -52,10 +52,10 @@ class OutputComparison(NamedTuple):
 
     @property
     def verdict(self) -> OutputVerdict:
-        """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone.
+        """What agrees: all; each head, but attention weights do not sum to 1; or only values and output projection.
 
-        What all heads write together does not tell their order. So the values of each head have to agree, too, unless
-        the running model stores heads in a way that is not known.
+        The output of all heads together does not show their order. So the values of each head must agree, too, unless
+        it is unknown how the running model stores heads.
         """
         if self.written < TOLERANCE and not TOLERANCE <= self.values < math.inf:
             return "agrees"
@@ -67,7 +67,7 @@ class OutputComparison(NamedTuple):
 
     @property
     def of_verdict(self) -> float:
-        """The difference that the verdict is about."""
+        """The difference that decides the verdict."""
         match self.verdict:
             case "heads agree":
                 return max(self.heads, self.values)
@@ -77,12 +77,12 @@ class OutputComparison(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The better the comparison, the lower."""
+        """Sort key: lower is better."""
         return get_args(OutputVerdict).index(self.verdict), self.written
 
 
 def align_mixtures(recordings: Iterable[Recorder]) -> Iterator[Mixture]:
-    """The mixtures that every run computed, with one more dimension in front: the runs."""
+    """The mixtures that every run computed, with the runs as an additional first dimension."""
     by_run = [recording.mixtures for recording in recordings if isinstance(recording, MixtureRecorder)]
     for mixtures in align(by_run):
         if len({(mixture.values.shape[::2], mixture.result.shape[::2]) for mixture in mixtures}) > 1:
@@ -106,7 +106,7 @@ def _stack_rows(matrices: list[Tensor | None]) -> Tensor | None:
 
 
 def compare_outputs(predicted: OutputPrediction, mixture: Mixture) -> OutputComparison:
-    """Differences between a mixture of the running model, in all runs, and the prediction of a site."""
+    """Differences between a mixture of the running model, over all runs, and the prediction of a site."""
     values = _compare_values(predicted.values, mixture.values, len(predicted.o))
     if mixture.written is None or mixture.projected is None:
         return OutputComparison(values=values)

@@ -397,7 +397,7 @@ def test_other_numbers_of_rotating_dimensions_are_compared_at_offset_0(tmp_path:
     other = write_single(tmp_path / "other", tensors, config | {"rotary_pct": 1 / 3})
     rows = attngeo.compare([str(first), str(other)])
     assert rows.change.tolist() == [0.0]
-    assert rows.note[0] == "6 and 2 dimensions rotate: compared at relative offset 0 alone"
+    assert rows.note[0] == "6 and 2 dimensions rotate: compared only at relative offset 0"
 
 
 def write_size(folder: Path, heads: int, layers: int) -> str:
@@ -491,7 +491,7 @@ def test_a_part_of_a_model_beside_that_part_alone(tmp_path: Path) -> None:
             assert rows.note.str.contains(f"compared with the stack {other} of the other model").all()
         row = attngeo.lineage(*models, n_permutations=19).iloc[0]
         assert row["layers"] == f"{mine} layers 0-1"
-        assert f"the stack {mine} compared with the stack {other} of the candidate" in row["note"]
+        assert f"stack {mine} compared with stack {other} of the candidate" in row["note"]
         assert row["similarity"] > 0.99
         chosen = attngeo.lineage(*models, n_permutations=19, stack=f"{mine}={other}").iloc[0]
         assert chosen.equals(row)

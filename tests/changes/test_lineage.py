@@ -136,7 +136,7 @@ def test_descendants_are_related(make: Callable[[Tensors], Tensors], folder: Pat
     assert row["similarity"] > 0.4
     assert row["layers"] == "decoder layers 0-2"
     assert "drawn independently" in row["note"]
-    assert "which of the two came first" in row["note"]
+    assert "cannot tell which model came first" in row["note"]
 
 
 def test_reordered_turned_and_rescaled_heads_are_the_same(folder: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
     assert rows["verdict"].tolist() == ["no evidence"] * 5
     assert rows["similarity_z"].abs().max() < 5
     for note in rows["note"]:
-        assert "no evidence: this test does not see a rotated stream" in note
+        assert "no evidence: this test misses copies with a rotated stream" in note
         assert not re.search("independent(?!ly)|confirm", note)
 
 
@@ -186,7 +186,7 @@ def test_models_are_related_from_ten_standard_deviations_on(
     # What is above all strangers, but not above the limit, is no evidence of independence, either.
     assert row["verdict"] == ("related" if related else "suspicious")
     assert pd.isna(row["related"]) if not related else row["related"]
-    assert ("between 5, which no strangers have exceeded" in row["note"]) is not related
+    assert ("between 5 (never exceeded by independent models so far)" in row["note"]) is not related
 
 
 @pytest.mark.parametrize(("width", "note"), [(512, False), (513, True)])
@@ -207,14 +207,14 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
     if kind == "permuted" and align:
         assert row["related"]
         assert row["similarity"] == pytest.approx(1, abs=1e-3)
-        assert "200 rows of embeddings" in row["note"]
+        assert "200 rows of the embeddings" in row["note"]
         assert row["p_value"] == 1 / 20  # none of 19 other bases is as similar
     else:
         assert row.isna()["related"]
         assert row["verdict"] == "suspicious"
-        assert row["note"].startswith("equal spectra")
-        assert ("ask again with --align" in row["note"]) is not align
-        assert ("a rotated one cannot be excluded" in row["note"]) is align
+        assert row["note"].startswith("heads have equal singular values")
+        assert ("run again with --align" in row["note"]) is not align
+        assert ("a rotated copy cannot be excluded" in row["note"]) is align
         assert row["similarity_z"] < 10
 
 
@@ -225,8 +225,8 @@ def test_to_align_is_advised_only_if_it_can_decide(lacking: str, tmp_path: Path)
     folders = {name: write_model(tmp_path / name, stored, MODEL) for name, stored in tensors.items()}
     row = attngeo.lineage(folders["model"], folders["candidate"], n_permutations=19).iloc[0]
     assert row["verdict"] == "suspicious"
-    assert "ask again" not in row["note"]
-    assert "--align cannot find a permuted copy without token embeddings" in row["note"]
+    assert "run again" not in row["note"]
+    assert "--align cannot look for a permuted copy: it needs token embeddings" in row["note"]
 
 
 def test_strangers_stay_strangers_if_their_streams_are_aligned(folder: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     assert row["verdict"] == "not testable"
     assert row.isna()["similarity_z"]
     assert "same similarity" in row["note"]
-    assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and similar to none")
+    assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and count as similar to none")
 
 
 def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
@@ -323,9 +323,9 @@ def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
     broken = write_model(tmp_path / "broken", tensors, MODEL)
     row = attngeo.lineage(folder, broken, n_permutations=19).iloc[0]
     assert (row["related"], row["similarity"]) == (True, pytest.approx(9 / 12))
-    assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and similar to none")
+    assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and count as similar to none")
     row = attngeo.lineage(broken, folder, n_permutations=19).iloc[0]
-    assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and similar to none")
+    assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and count as similar to none")
 
 
 def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:
     partial = write_model(tmp_path / "partial", draw(0), MODEL | {"partial_rotary_factor": 0.5})
     notes = attngeo.lineage(folder, [longer, partial], n_permutations=19)["note"]
     assert "rotary frequencies differ: compared pair by pair" in notes[0]
-    assert "8 and 4 dimensions rotate: compared at relative offset 0 alone" in notes[1]
+    assert "8 and 4 dimensions rotate: compared only at relative offset 0" in notes[1]
 
 
 TINY_SIZES = {

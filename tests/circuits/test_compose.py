@@ -256,7 +256,7 @@ def test_models_whose_heads_cannot_compose_are_refused(tmp_path: Path, built: Bu
     one = write_single(tmp_path / "one", with_outputs(weights(1)), CONFIG | {"num_hidden_layers": 1})
     with refuses(UnsupportedModelError, "two or more", "decoder"):
         attngeo.compose(one)
-    with refuses(UnsupportedModelError, "wide", "stack"):
+    with refuses(UnsupportedModelError, "widths", "stack"):
         attngeo.compose(built("swin"))
 
 

@@ -243,7 +243,7 @@ def test_stacks_that_read_no_tokens_are_refused(
 
 def test_a_missing_list_of_tokens_is_named(inside: Command, tmp_path: Path) -> None:
     run = inside("words", "demo:encoder", "--tokens", "none.txt", cwd=tmp_path)
-    assert_fails(run, DataUnavailableError.exit_code, "none.txt", "one per line")
+    assert_fails(run, DataUnavailableError.exit_code, "none.txt", "one token per line")
 
 
 @pytest.mark.parametrize(

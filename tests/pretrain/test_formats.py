@@ -71,7 +71,7 @@ def test_every_kind_of_file(name: str, content: Any, expected: list[str], tmp_pa
         ("a.txt", b"caf\x81\n", ["UTF-8", "0x81"]),
         ("a.txt.gz", gzip.compress(b"caf\xe9\n", mtime=0), ["UTF-8", "0xe9"]),
         ("a.txt", b"text\nPK\x03\x04\0\0", ["NUL", "line 2"]),
-        ("a.txt", b"", ["empty", "another one"]),
+        ("a.txt", b"", ["empty", "another file"]),
         ("a.txt.gz", gzip.compress(b"", mtime=0), ["empty"]),
         ("a.txt.gz", b"one", ["gzipped"]),
         ("a.txt.gz", gzip.compress(bytes(range(32, 126)), mtime=0)[:30], ["Compressed file ended"]),

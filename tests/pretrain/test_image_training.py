@@ -183,7 +183,7 @@ def test_epochs_are_passes_over_the_images(tmp_path: Path) -> None:
         (lambda folder: write_vit_config(folder), DataError, "config.json"),
         (lambda folder: folder / "empty", DataError, "empty"),
         (lambda folder: write_images(folder / "one", "a"), DataError, "columns are image"),
-        (lambda folder: write_images(folder / "few", count=2), DataError, " 3 images.* batch of 4"),
+        (lambda folder: write_images(folder / "few", count=2), DataError, " 3 training images.* batch of 4"),
         (lambda _: "org name", DataUnavailableError, "org name"),
         (lambda _: "~nobody/images", DataUnavailableError, "~nobody"),
     ],

@@ -307,7 +307,7 @@ def test_an_interrupt_while_a_folder_is_written_leaves_nothing_of_it(
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(OutputError, match=r"1 MB, 0 MB"):
+    with pytest.raises(OutputError, match=r"1 MB, but only 0 MB"):
         run(small_options(tmp_path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -315,7 +315,7 @@ def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: py
 def test_a_finished_run_is_not_overwritten(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"run.*with resume"):
         run(finished.options, finished.folder)
-    with pytest.raises(OutputError, match=r"finished run.*another folder"):
+    with pytest.raises(OutputError, match=r"run is finished.*another folder"):
         run(finished.options, finished.folder, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):

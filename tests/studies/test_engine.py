@@ -106,7 +106,7 @@ def test_a_training_that_the_user_stopped_ends_the_study() -> None:
 
     def train(number: int, _: Session) -> None:
         begun.append(number)
-        raise InterruptedTrainingError("interrupted in epoch 2 of 9", "start it again to resume")
+        raise InterruptedTrainingError("interrupted in epoch 2 of 9", "run it again to resume")
 
     with pytest.raises(InterruptedTrainingError):
         run_study(train, [0, 1, 2], names=["a", "b", "c"])

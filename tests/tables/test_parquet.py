@@ -186,7 +186,7 @@ def test_a_damaged_footer_ends_no_process(tmp_path: Path) -> None:
 def test_a_training_text_is_counted_unfolded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_repeated_text(tmp_path / "rows.parquet")
     monkeypatch.setattr(text_formats, "MOST_ROWS_BYTES", 5 * MEGABYTE)
-    with pytest.raises(ValueError, match="100 rows unfold to more than"):
+    with pytest.raises(ValueError, match="100 rows take more than"):
         read_as_text(path)
 
 

@@ -297,7 +297,7 @@ def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
     model.steps_left = 9
     with refuses(InterruptedTrainingError):
         train(model, TensorBatches((x, y), 8), TrainingOptions(), folder=tmp_path, identity="a")
-    with refuses(TrainingError, "another model or data", tmp_path):
+    with refuses(TrainingError, "a different model or different data", tmp_path):
         train(Regression(), TensorBatches((x, y), 8), TrainingOptions(), folder=tmp_path, identity="b")
     with refuses(TrainingError, "options", tmp_path):
         train(Regression(), TensorBatches((x, y), 8), TrainingOptions(epochs=7), folder=tmp_path, identity="a")

@@ -86,7 +86,7 @@ def test_a_loss_that_is_no_number_ends_no_training(
 
 
 def test_what_it_cannot_measure_is_refused_when_training_begins(built: Callable[[str], Any], tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM does not attend"):
+    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM does not use"):
         train(built("bloom"), tmp_path, GradientCallback(BATCHES, "clm"))
     with pytest.raises(UsageError, match=r"run\.csv"):
         GradientCallback(BATCHES, "clm", file="run.csv")

@@ -128,16 +128,16 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refuse(DataUnavailableError, "none.txt", text=str(tmp_path / "none.txt"))
     text = SMALL["text"]
     refuse(UsageError, "seq_len 200", seq_len=200, text=text)
-    refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1, text=text)
+    refuse(DataError, "none of the 1 × 2 tokens is predicted", "sequences", sequences=1, seq_len=2, seed=1, text=text)
     for name in ("sequences", "seq_len", "seed"):
         with pytest.raises(UsageError, match=name):
             GradientOptions(**{name: -1})
 
 
 def test_models_that_are_no_language_models_are_refused(encoder: Path, saved: Callable[[str], Path]) -> None:
-    refuse(UnsupportedModelError, "demo:minilm", "BertModel has no head", "AutoModelForMaskedLM", model="demo:minilm")
-    refuse(UnsupportedModelError, "BartForConditionalGeneration", "encoder with a decoder", model=str(saved("bart")))
-    refuse(UnsupportedModelError, "ViTForImageClassification", "no head", model=str(saved("vit")))
+    refuse(UnsupportedModelError, "BertModel has no language model head", "AutoModelForMaskedLM", model="demo:minilm")
+    refuse(UnsupportedModelError, "BartForConditionalGeneration", "encoder–decoder model", model=str(saved("bart")))
+    refuse(UnsupportedModelError, "ViTForImageClassification", "no language model head", model=str(saved("vit")))
     refuse(UnsupportedModelError, "no tokeniser", model=str(saved("gpt2")))
     tensors = load_file(encoder / "model.safetensors")
     kept = {name: x for name, x in tensors.items() if not name.startswith("cls.")}

@@ -268,8 +268,8 @@ def test_a_module_that_runs_several_times_has_its_sequences_for_each(built: Buil
 
 def test_models_that_do_not_use_the_function_are_refused_by_name(built: Build) -> None:
     for name, reason in (
-        ("gpt_neo", "GPTNeoForCausalLM does not attend"),
-        ("bloom", "BloomForCausalLM does not attend"),
+        ("gpt_neo", "GPTNeoForCausalLM does not use"),
+        ("bloom", "BloomForCausalLM does not use"),
     ):
         with pytest.raises(UnsupportedModelError, match=f"^{reason}"):
             record_gradients(copy.deepcopy(built(name)), [draw_batch()], "clm")

@@ -96,7 +96,7 @@ def test_weights_of_a_gguf_file_that_are_read_wrongly_are_named(
 
 def test_gradients_of_a_gguf_file_are_refused_for_what_is_missing(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m.gguf")
-    with refuses(UnsupportedModelError, "m.gguf", "GGUF", "without the head"):
+    with refuses(UnsupportedModelError, "m.gguf", "GGUF", "without its language model head"):
         attngeo.gradients(str(path))
 
 

@@ -94,7 +94,7 @@ def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
         assert_every_site_agrees(rows, saved(name))
     complaints, notes = describe_verification(frame)
     assert complaints == []
-    assert notes[-1].endswith(f"all {len(frame)} circuits agree with what the running model multiplies")
+    assert notes[-1].endswith(f"all {len(frame)} circuits agree with the running model")
 
 
 @pytest.mark.parametrize("name", ["bert", "deepseek_v3", "whisper"])
@@ -122,7 +122,7 @@ def test_outputs_that_are_not_known_leave_queries_and_keys(saved: Save, monkeypa
     assert frame.groupby("circuit")["verdict"].unique().map(list).to_dict() == {"qk": ["agrees"], "ov": ["not known"]}
     complaints, notes = describe_verification(frame)
     assert complaints == []
-    assert any("no layout knows" in note for note in notes)
+    assert any("no layout describes" in note for note in notes)
 
 
 def test_the_scaling_of_what_rotates_is_that_of_the_running_model(saved: Save, tmp_path: Path) -> None:

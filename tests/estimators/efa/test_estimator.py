@@ -447,7 +447,7 @@ def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) 
 
     with pytest.raises(InterruptedTrainingError):
         start().fit(frame, folder=tmp_path, progress=stop_after(3))
-    with pytest.raises(TrainingError, match="another model or data"):
+    with pytest.raises(TrainingError, match="a different model or different data"):
         start().fit(frame.assign(value=0.0), folder=tmp_path)
     assert start().fit(frame, folder=tmp_path).log_prob(frame).equals(whole.log_prob(frame))
     assert not list(tmp_path.iterdir())
