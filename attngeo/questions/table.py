@@ -132,7 +132,9 @@ TABLES = {
     for table in (
         Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:WORD_COLUMNS"),
         Question("nearest", "attngeo.analogies.options:NearestOptions", "attngeo.analogies.options:NEAREST_COLUMNS"),
-        Question("verify", "attngeo.verification.verify:VerifyKeywords", "attngeo.verification.verify:verify_columns"),
+        Question(
+            "verify", "attngeo.verification.options:VerifyKeywords", "attngeo.verification.options:verify_columns"
+        ),
     )
 }
 

@@ -13,11 +13,10 @@ import pandas as pd
 from torch import nn
 
 from attngeo.attention.finding import sites_of
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.choices import Circuit, Parts, one_of
+from attngeo.choices import Circuit, Parts
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
@@ -25,7 +24,6 @@ from attngeo.layouts.names import is_in, name_layers, pattern_of
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
 from attngeo.questions.frames import build_frame
-from attngeo.questions.rows import ABOUT_MODEL
 from attngeo.session import Session
 from attngeo.verification.checking import (
     COMPARED,
@@ -38,6 +36,7 @@ from attngeo.verification.checking import (
 from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import open_running, silence_libraries
+from attngeo.verification.options import VerifyKeywords, verify_columns
 
 AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
 # Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
@@ -51,23 +50,6 @@ UNCHECKED = {
     "only in the file": "is not in the running model",
     "not known": "has values or outputs that no layout describes",
 }
-
-
-def verify_columns(circuit: Circuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of `verify`, in order. A table of queries and keys has no column `circuit`.
-
-    Raises UsageError for an unknown circuit.
-    """
-    circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
-    return (*ABOUT_MODEL, "stack", "layer", *circuits, "module", "verdict", "difference", "note")
-
-
-class VerifyKeywords(HubAccess):
-    """The keywords of `verify`."""
-
-    hub: HubAccess | None = None
-    circuit: Circuit = "qk"
-    progress: ProgressCallback | None = None
 
 
 @takes(VerifyKeywords)

@@ -51,7 +51,7 @@ KIND = "efa"
 # The form of the rows that are kept.
 FORM = ResultForm(texts=["metric"], columns=["metric", "value"])
 # The options of a run that its numbers depend on, and its name does not have.
-CHOICES = ("settings", "layers", "lags", "n_neighbors", "epochs")
+CHOICES = ("settings", "n_layers", "lags", "n_neighbors", "epochs")
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 
@@ -231,7 +231,7 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     frame = runs.build_frame(outcomes, EXPERIMENT_COLUMNS, published_results())
     if options.epochs is not None:
         frame["published"] = np.nan
-    if options.layers not in (None, PAPER_LAYERS):  # of temperatures, the setting names them
+    if options.n_layers not in (None, PAPER_LAYERS):  # of temperatures, the setting names them
         is_another = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
         frame["published"] = frame["published"].mask(is_another)
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "settings": options.settings}

@@ -66,8 +66,13 @@ class RunOptions(Options):
     settings: Settings = option(
         "text", "Models and data: text follows the paper's text, code the code that made its numbers", panel=COMPUTATION
     )
-    layers: int | None = option(
-        None, "Number of attention layers", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
+    n_layers: int | None = option(
+        None,
+        "Number of attention layers",
+        panel=MODEL,
+        flags=("--layers",),
+        least=1,
+        shown_default="2; for temperature 1, 2 and 4",
     )
     lags: int | None = option(
         None,
@@ -196,10 +201,10 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     Raises UsageError if they select none, or for an option without effect on the experiment or its models.
     """
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
-    for choice, model in {"lags": "efa", "n_neighbors": "fm", "layers": "efa"}.items():
+    for choice, model in {"lags": "efa", "n_neighbors": "fm", "n_layers": "efa"}.items():
         if getattr(options, choice) is None:
             continue
-        if name != TEMPERATURE and choice != "layers":
+        if name != TEMPERATURE and choice != "n_layers":
             raise UsageError(f"${choice} has no effect on {name}, expected {TEMPERATURE}; leave it out", choice)
         if model not in options.models:
             raise UsageError(
@@ -229,7 +234,7 @@ def _list_models(
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             common |= {"standardize": False, "patience": 0}
     if model == "efa":
-        common |= {"context_dropout": 0.0, "n_layers": options.layers or PAPER_LAYERS}
+        common |= {"context_dropout": 0.0, "n_layers": options.n_layers or PAPER_LAYERS}
     if options.epochs is not None:
         common["max_epochs"] = options.epochs
     settings = experiment.settings
@@ -246,7 +251,7 @@ def _list_layers(options: RunOptions) -> dict[str, dict[str, Any]]:
 
     Runs with earlier days had 200 epochs of batches of 128 masked copies: those of three days.
     """
-    layers = LAYERS if options.layers is None else (options.layers,)
+    layers = LAYERS if options.n_layers is None else (options.n_layers,)
     if options.lags is None:
         pairs = [*((count, 0) for count in layers), (layers[-1], 1), (layers[-1], 2)]
     else:
