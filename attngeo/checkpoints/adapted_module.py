@@ -113,6 +113,6 @@ def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) 
         scale = settings.scale(path.removeprefix(PREFIX), factors[adapter].weight.shape[0])
         if not math.isclose(layer.scaling[adapter], scale, rel_tol=1e-6):
             raise UnsupportedModelError(
-                f"{path} has the scale {layer.scaling[adapter]:g}, and its settings state {scale:g}; "
+                f"{path} has the scale {layer.scaling[adapter]:g}, but its settings state {scale:g}; "
                 "score the model after merge_and_unload"
             )

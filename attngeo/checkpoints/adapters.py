@@ -72,7 +72,7 @@ class Adapter:
         bare = [stored for stored in self.tensors.names if not strip_wrappers(stored).startswith(PREFIX)]
         if bare and len(bare) < len(self.tensors.names):
             raise CorruptCheckpointError(
-                f"{show_name(bare[0])} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
+                f"{show_name(bare[0])} lacks the prefix {PREFIX!r} of the other tensors, so PEFT would ignore it"
             )
         used: dict[str, tuple[str, Role]] = {}
         may_be_renamed: dict[str, bool] = {}
@@ -103,8 +103,8 @@ class Adapter:
             others = [by_role[taken] for taken in by_role if taken in excluded]
             if others:
                 raise CorruptCheckpointError(
-                    f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(in_base)} both, expected one "
-                    f"of them; {MERGE}"
+                    f"{show_name(stored)} and {show_name(others[0])} both belong to {show_name(in_base)}, expected "
+                    f"only one of them; {MERGE}"
                 )
             by_role[role] = stored
 
@@ -116,11 +116,11 @@ class Adapter:
         if lost:
             nested = f" under {self.tensors.nested_under!r}" if self.tensors.nested_under else ""
             notes.append(
-                f"the update of {self.ref} is added, and PEFT would leave it out with a warning: it does not find "
+                f"the update of {self.ref} is added, although PEFT would skip it with a warning: it does not find "
                 f"{show_name(lost[0])}{nested} in this base"
             )
         if self.settings.ignored and any(map(self.affects, names)):
-            notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, which PEFT ignores, and so is done here")
+            notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, ignored here as in PEFT")
         return notes
 
     def affects(self, name: str) -> bool:
@@ -172,28 +172,28 @@ class Adapter:
     def _require_sum(self, name: str, *, only_updates: bool) -> None:
         """Raise if what it does to a tensor is no sum, and a weight or its update alone is asked for."""
         if self.find_replacement(name) is not None:
-            reason = "it was trained whole"
+            reason = "it was trained as a whole"
         elif self.has_update(name) and self.settings.use_dora:
-            reason = "DoRA scales every output of a weight"
+            reason = "DoRA rescales every output of a weight"
         else:
             return
         if self._adapter_weight != 1:
             raise UsageError(
-                f"{show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}",
+                f"{show_name(name)} cannot be weighted, got weight {self._adapter_weight:g}: {reason}",
                 "adapter",
                 subject=self.ref,
             )
         if only_updates:
             raise UnsupportedModelError(
-                f"{reason}, so its update has no low rank; score without $adapter_only",
+                f"{reason}, so its update is not low-rank; score without $adapter_only",
                 "adapter_only",
                 subject=show_name(name),
             )
 
     def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, and {self._base.ref} has no such "
-            "tensor; give its own base"
+            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, but {self._base.ref} has no such "
+            "tensor; give the base that the adapter was trained on"
         )
 
     def _check_stored(self, name: str, *, is_transposed: bool) -> None:
@@ -211,8 +211,8 @@ class Adapter:
         for role in ("whole", "base"):
             if role in infos and infos[role].shape != shape:
                 raise CorruptCheckpointError(
-                    f"{show_name(by_role[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
-                    f"{self._base.ref} is {list(shape)}; give its own base"
+                    f"{show_name(by_role[role])} is {list(infos[role].shape)}, but {show_name(name)} of "
+                    f"{self._base.ref} is {list(shape)}; give the base that the adapter was trained on"
                 )
         if self.has_update(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
@@ -234,8 +234,8 @@ class Adapter:
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"use_dora is {self.settings.use_dora}, and the shape of DoRA's magnitudes is "
-                f"{magnitudes or 'missing'}, expected {expected or 'none'}",
+                f"use_dora is {self.settings.use_dora}; shape of DoRA's magnitudes: expected {expected or 'none'}, got "
+                f"{magnitudes or 'none'}",
                 subject=show_name(module),
             )
 
@@ -251,9 +251,9 @@ class Adapter:
             if not others and self._unmatched:
                 raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
-                "the adapter changes none of the weights that are read here, but "
-                f"{list_names(sorted(others)[:4]) or 'nothing'}: in what is read, the model is {self._base.ref}; score "
-                "and compare read values and outputs with $circuit ov",
+                f"the adapter changes {list_names(sorted(others)[:4]) or 'no weights'}, but none of the weights that "
+                f"are read here: the result would be that of {self._base.ref}; score and compare read values and "
+                "outputs with $circuit ov",
                 "circuit",
             )
 
@@ -344,8 +344,8 @@ class AdapterStore(OuterStore):
             whole = next((adapter.ref for adapter in self._adapters if adapter.find_replacement(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
-                    f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter "
-                    "that does; leave out the other one",
+                    f"{whole} replaces {show_name(name)}, so no other adapter may change it, got "
+                    f"{list_names(adapters)}; leave out all but one",
                     "adapter",
                 )
         self._fitted.update(weights)

@@ -182,11 +182,11 @@ class FileStore(TensorStore):
         with about(self.ref):
             if info is None:
                 raise CorruptCheckpointError(
-                    f"the index places tensor {name!r} in {file}, which does not hold it; copy or download it again"
+                    f"the index places tensor {name!r} in {file}, which does not contain it; copy or download it again"
                 )
             raise CorruptCheckpointError(
-                f"the index places tensor {name!r} in {file}, and {self._repeated[name]}, which transformers reads "
-                "later, holds it, too; save the model again"
+                f"the index places tensor {name!r} in {file}, but {self._repeated[name]}, which transformers reads "
+                "later, also contains it; save the model again"
             )
 
     def _open_file(self, file: str) -> TensorFile:
@@ -228,12 +228,12 @@ class FileStore(TensorStore):
         notes = []
         rounded = [name for name in names if name in self._rounded]
         if rounded:
-            notes.append(f"{rounded[0]} is scored as it is stored, before rounding by the quantiser that is beside it")
+            notes.append(f"{rounded[0]} is scored as stored, before the quantiser beside it rounds it")
         count = len(self._file_names)
         if not self._is_compared_here and len(self._open) < count:
             notes.append(
                 f"{len(self._open)} of {count} weight files compared with their index: transformers takes a "
-                "tensor from the last file that holds it"
+                "tensor from the last file that contains it"
             )
         return notes
 
@@ -275,7 +275,7 @@ class FileStore(TensorStore):
     def _require_not_closed(self, file: str) -> None:
         if self._closed:
             with about(self.ref):
-                raise CorruptCheckpointError(f"{file} is read after the checkpoint was closed")
+                raise CorruptCheckpointError(f"cannot read {file}: the checkpoint is closed")
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name.
@@ -346,8 +346,8 @@ def _find_repeated(index: Index, file: str, tensors: Collection[str]) -> dict[st
         for name in unlisted:
             if NUMBER.sub("#", name) in listed_patterns:
                 raise CorruptCheckpointError(
-                    f"{file} holds {name!r:.80}, which is not in the index; it is that of other files: copy or "
-                    "download it again, or save the model again"
+                    f"{file} contains {name!r:.80}, which is not in the index, so the index belongs to other files; "
+                    "copy or download it again, or save the model again"
                 )
     return {name: file for name in others if index.weight_map.get(name, file) < file}
 
@@ -367,7 +367,7 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
     index = read_index(checkpoint.folder / checkpoint.name) if is_index(checkpoint.name) else None
     parts = list_parts(checkpoint.folder / checkpoint.name)
     if parts:
-        log.info("%s: %s and %d further parts in %s", ref, checkpoint.name, len(parts), checkpoint.folder)
+        log.info("%s: %s and %d more parts in %s", ref, checkpoint.name, len(parts), checkpoint.folder)
         stated = checkpoint.folder / "params.json"
         params = read_object(stated) if stated.is_file() else {}
         opener = partial(JoinedParts, others=parts, stated={**checkpoint.config, **params})
@@ -382,8 +382,8 @@ def open_files(
 
     Raises CheckpointError if it is broken.
     """
-    files = "1 file" if index is None or len(index.files) == 1 else f"{len(index.files):,} files"
-    log.info("%s: %s in %s, %s of weights", ref, name, folder.path, files)
+    files = "1 weight file" if index is None or len(index.files) == 1 else f"{len(index.files):,} weight files"
+    log.info("%s: %s in %s, %s", ref, name, folder.path, files)
     if not name.endswith(GGUF):
         return FileStore(ref, config, folder, name, index)
     first = GgufFile(_open_source(folder, name))

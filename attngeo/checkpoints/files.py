@@ -43,13 +43,13 @@ MOST_MODEL_BYTES = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # Meta's files of a model that was trained on several devices, numbered from 00: each has some heads of every layer.
-SPLIT_BY_META = "each part has some of the heads of every layer; give consolidated.00.pth, with all parts beside it"
+SPLIT_BY_META = "each part has only some heads of every layer; give consolidated.00.pth, with all parts beside it"
 FIRST_PART = "consolidated.00.pth"
 META_PART = re.compile(r"(?:^|/)consolidated\.(\d\d)\.pth$")
 # How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
 POINTER = "version https://git-lfs.github.com/"
 LONGEST_POINTER = 1024
-ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
+ADVICE_FOR_POINTERS = "it is a pointer to a file that git-lfs has not fetched; run git lfs pull in its folder"
 # Folders inside one without a configuration that its error names.
 MOST_FOLDERS = 3
 
@@ -92,12 +92,12 @@ FORMATS: tuple[Format, ...] = (
         usual_stem="pytorch_model",
         opener="attngeo.checkpoints.torch_file:TorchFile",
         not_weights={
-            "training_args.bin": "settings of a training; give the checkpoint that it wrote",
+            "training_args.bin": "training settings; give the checkpoint that the training wrote",
             "optimizer.bin": "the state of an optimiser; give the checkpoint beside it",
-            "scheduler.bin": "the state of a training; give the checkpoint beside it",
-            "openvino_*.bin": "numbers of OpenVINO, without names; give the checkpoint that it was exported from",
+            "scheduler.bin": "the state of a training run; give the checkpoint beside it",
+            "openvino_*.bin": "OpenVINO numbers without names; give the checkpoint that they were exported from",
             "pytorch_model_fsdp_rank*.bin": (
-                "what one process of FSDP has of all parameters; save the model again with the state dict type "
+                "one FSDP process's share of the parameters; save the model again with the state dict type "
                 "FULL_STATE_DICT"
             ),
         },
@@ -109,16 +109,16 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="Flax", suffixes=(".msgpack",),
-        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
+        advice="convert it with transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
     ),
     Format(
         name="TensorFlow", suffixes=(".h5",),
-        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
+        advice="convert it with transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
     ),
     Format(name="ONNX", suffixes=(".onnx", ".onnx_data"), advice="give the checkpoint that it was exported from"),
     Format(
         name="torch.distributed.checkpoint", suffixes=(".distcp",),
-        advice="convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        advice="if you trust its source, convert it with python -P -m torch.distributed.checkpoint.format_utils "
         "dcp_to_torch FOLDER FILE.pt",
     ),
 )  # fmt: skip
@@ -128,26 +128,25 @@ FORMATS: tuple[Format, ...] = (
 OTHER_FOLDERS = (
     (
         "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
-        "convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        "if you trust its source, convert it with python -P -m torch.distributed.checkpoint.format_utils "
         "dcp_to_torch FOLDER FILE.pt, and give the file with $config",
     ),
     (
         "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt", "*zero_pp_rank_*.pt", "*/*zero_pp_rank_*.pt"),
-        "convert it, from a source that you trust, with zero_to_fp32.py, which is in the folder, and give the "
-        "file with $config",
+        "if you trust its source, convert it with the zero_to_fp32.py in the folder, and give the file with $config",
     ),
     (
-        "FSDP with a file for each process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
+        "FSDP with one file per process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
         "save it again with the state dict type FULL_STATE_DICT, and give the file with $config",
     ),
     ("OpenVINO", ("openvino_*.xml", "*/openvino_*.xml"), "give the checkpoint that it was exported from"),
     (
-        "adapters of MLX without adapter_config.json", ("adapters.safetensors",),
-        "merge it into its base with mlx_lm.fuse, and give that folder",
+        "MLX adapters without adapter_config.json", ("adapters.safetensors",),
+        "merge it into its base with mlx_lm.fuse, and give the merged folder",
     ),
     (
         "Megatron", ("mp_rank_*/*.pt", "*/mp_rank_*/*.pt"),
-        "convert it with tools/checkpoint/convert.py of Megatron-LM",
+        "convert it with Megatron-LM's tools/checkpoint/convert.py",
     ),
 )  # fmt: skip
 
@@ -177,7 +176,7 @@ def stated_weights(config: Mapping[str, Any]) -> str | None:
     endings = (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX)
     if not (isinstance(name, str) and name.endswith(endings) and is_inside(name)):
         raise UnsupportedModelError(
-            f"config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
+            f"config.json has {WEIGHTS_FIELD} = {name!r:.80}, expected a file beside it that ends in "
             f"{' or '.join(endings)}; correct it, or give the weight file"
         )
     return str(PurePosixPath(name))
@@ -224,7 +223,8 @@ def require_format(file: str) -> Format:
         if file_format.opener:
             suffixes += file_format.suffixes
     raise UnsupportedModelError(
-        f"unknown format, expected a folder or a file that ends in one of: {', '.join((*suffixes, INDEX_SUFFIX))}",
+        f"unknown format, expected a folder or a file with one of these endings: "
+        f"{', '.join((*suffixes, INDEX_SUFFIX))}",
         subject=file,
     )
 
@@ -234,7 +234,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise CorruptCheckpointError(
             f"no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; attngeo score "
-            "takes that of another model by $config",
+            "reads that of another model with $config",
             "config",
         )
     return read_object(path, check=_check_model_type)
@@ -276,7 +276,7 @@ def _advise(text: str, error: Exception) -> str:
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
-        return "correct it there: JSON has no comments, and no comma after the last entry"
+        return "correct it there: JSON allows no comments, and no comma after the last entry"
     return "copy or download it again"
 
 
@@ -285,7 +285,7 @@ def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
     stated = fields.get("model_type")
     if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
         value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"{name_type(stated)}"
-        raise ValueError(f"{value} as model_type, expected a name of at most {LONGEST_NAME} characters")
+        raise ValueError(f"model_type is {value}, expected a name of at most {LONGEST_NAME} characters")
     return fields
 
 
@@ -314,12 +314,12 @@ def read_index(path: Path) -> Index:
     stated = content.get("weight_map")
     if not isinstance(stated, dict) or not stated or not all(isinstance(file, str) for file in stated.values()):
         raise CorruptCheckpointError(
-            f"{path.name} has no weight_map, expected one of tensor name → file; copy or download it again"
+            f"{path.name} has no weight_map, expected a table of tensor name → file; copy or download it again"
         )
     for file in set(stated.values()):
         if not is_inside(file):
             raise CorruptCheckpointError(
-                f"{path.name} points to {file!r:.80}, expected the name of a file in its folder; correct it"
+                f"{path.name} points to {file!r:.80}, expected a file in its folder; correct it"
             )
         try:
             require_format(file)
@@ -381,7 +381,7 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     name = stated_weights(config)
     if name is not None and not (path / name).is_file():
         raise CorruptCheckpointError(
-            f"config.json names {name} in {WEIGHTS_FIELD}, which is missing; download it, or give another file"
+            f"config.json has {WEIGHTS_FIELD} = {name}, but that file is missing; download it, or give another file"
         )
     if name is None:
         name = find_first(path, usual_names()) or find_only_weights(path)
@@ -409,7 +409,7 @@ def check_name(file: str) -> None:
     file_format = require_format(file)
     other = find_other_content(file, file_format)
     if other is not None:
-        raise UnsupportedModelError(f"{file} is named as one that holds {other}")
+        raise UnsupportedModelError(f"judging by its name, {file} holds {other}")
     refuse_shard(file)
 
 
@@ -450,9 +450,9 @@ def find_only_weights(folder: Path) -> str:
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     others = sorted(path.name for path in folder.iterdir() if path.is_file() and is_weights(path.name))
     if others:
-        found = f"found {list_names(others)}, which is read if it is given as a file"
-        raise CorruptCheckpointError(f"no file of {folder} is named as a model, such as {usual}; {found}")
-    raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
+        found = f"found {list_names(others)}; to read a file of another name, give the file itself"
+        raise CorruptCheckpointError(f"no file in {folder} has the name of a model, such as {usual}; {found}")
+    raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and a single {single}")
 
 
 def list_parts(path: Path) -> list[Path]:
@@ -466,7 +466,9 @@ def list_parts(path: Path) -> list[Path]:
     for number, part in enumerate(parts):
         expected = f"consolidated.{number:02d}.pth"
         if part.name != expected:
-            raise CorruptCheckpointError(f"{part.name} is a part of a model whose part {expected} is missing beside it")
+            raise CorruptCheckpointError(
+                f"{part.name} is one part of a model; its part {expected} is missing beside it"
+            )
     return parts[1:]
 
 
@@ -476,7 +478,7 @@ def require_known_suffix(path: Path) -> None:
         return
     mark = recognise(read_head(path))
     if mark is not None:
-        raise UnsupportedModelError(f"an unknown suffix, and by its first bytes it is {mark.kind}; {mark.advice}")
+        raise UnsupportedModelError(f"unknown suffix; judging by its first bytes, it is {mark.kind}; {mark.advice}")
 
 
 def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
@@ -489,8 +491,8 @@ def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
         second = f"{file[: part.start(1)]}01{file[part.end(1) :]}"
         if has(second):
             raise UnsupportedModelError(
-                f"{file} is one of several parts of a model ({second} is beside it), which are joined if "
-                "they are in a folder on this machine; download it, and give that folder"
+                f"{file} is one of several parts of a model ({second} is beside it), which attngeo joins only in a "
+                "folder on this machine; download all parts, and give their folder"
             )
 
 
@@ -500,15 +502,15 @@ def refuse_adapter_file(path: Path) -> None:
         return
     if path.with_name(ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"the weights of an adapter, expected a model; give the folder that has {ADAPTER}: {path.parent}"
+            f"holds the weights of an adapter, expected a model; give the folder with {ADAPTER}: {path.parent}"
         )
     if path.suffix != SAFETENSORS or not path.is_file():
         return
     form = recognise_adapter(read_head(path, LONGEST_HEAD))
     if form is not None:
         raise UnsupportedModelError(
-            f"an adapter in the form of {form}, expected a model; merge it into its base with the program that wrote "
-            "it, and give that checkpoint"
+            f"an adapter in the format of {form}, expected a model; merge it into its base with the program that wrote "
+            "it, and give the merged checkpoint"
         )
 
 
@@ -528,13 +530,13 @@ def refuse_shard(file: str) -> None:
     part = LATER_PART.search(file)
     if part:
         first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
-        raise CorruptCheckpointError(f"{file} is a part of a model that begins in another file; give {first}")
+        raise CorruptCheckpointError(f"{file} is a later part of a model in several files; give the first, {first}")
     part = META_PART.search(file)
     if part and int(part[1]):
-        raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model, and {SPLIT_BY_META}")
+        raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model; {SPLIT_BY_META}")
     shard = SHARD.search(file)
     if shard and int(shard[1]) > 1 and not file.endswith(GGUF):
         raise CorruptCheckpointError(
-            f"{file} is one of {int(shard[1])} shards, and their index is missing; give the folder that has every "
-            "shard and the index, such as model.safetensors.index.json"
+            f"{file} is one of {int(shard[1])} shards, but their index is missing; give the folder with all "
+            "shards and the index, such as model.safetensors.index.json"
         )

@@ -83,13 +83,13 @@ class HeaderReader:
         """The error for a file that begins otherwise than one that is read."""
         if magic != MAGIC:
             return explain_content(self._source, GGUF) or self.broken(
-                f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3"
+                f"begins with {magic!r} and version {version}, expected {MAGIC!r} and version 2 or 3"
             )
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         if swapped < LARGEST_VERSION < version:
             return UnsupportedModelError(
                 f"a big-endian GGUF file (version {swapped}), expected little-endian; convert it with "
-                "gguf-convert-endian FILE little, of the package gguf"
+                "gguf-convert-endian FILE little, from the gguf package"
             )
         advice = "give the checkpoint that it was made from" if version < min(VERSIONS) else "update attngeo"
         return UnsupportedModelError(f"a GGUF file of version {version}, expected 2 or 3; {advice}")
@@ -98,7 +98,7 @@ class HeaderReader:
         """The next bytes."""
         end = self.position + count
         if not 0 <= count <= LONGEST_TEXT or end > min(self._source.size, LONGEST_HEADER):
-            raise self.broken(f"announces {count:,} bytes at {self.position:,}, and the file has {self._source.size:,}")
+            raise self.broken(f"announces {count:,} bytes at {self.position:,}, but the file has {self._source.size:,}")
         if end > self._start + len(self._chunk):
             self._start = self.position
             usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
@@ -130,13 +130,13 @@ class HeaderReader:
         if kind != TEXT:
             form = self._form(kind)
             if count > CHUNK:
-                raise self.broken(f"announces a list of {count:,} numbers")
+                raise self.broken(f"announces a list of {count:,} numbers, which is too long")
             raw = self.take(struct.calcsize(form) * count)
             return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
         self._texts += count
         most = MOST_TEXTS_READ if is_wanted else self._source.size // 8
         if count > most or self._texts > MOST_VALUES_SKIPPED:
-            raise self.broken(f"announces a list of {count:,} texts")
+            raise self.broken(f"announces a list of {count:,} texts, which is too long")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
         self._skip_texts(count)
@@ -159,7 +159,7 @@ class HeaderReader:
 
     def _form(self, kind: int) -> str:
         if kind not in VALUES:
-            raise self.broken(f"has a value of the unknown type {kind}")
+            raise self.broken(f"has a value of unknown type {kind}")
         return VALUES[kind]
 
 
@@ -189,10 +189,10 @@ def read_header(reader: HeaderReader, wanted: Collection[str] = ()) -> tuple[dic
         name = reader.text()
         dimensions = reader.number("I")
         if dimensions > 4:
-            raise reader.broken(f"announces {dimensions} dimensions of a tensor")
+            raise reader.broken(f"announces a tensor of {dimensions} dimensions, expected at most 4")
         shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
         if any(size >= 1 << 40 for size in shape):
-            raise reader.broken(f"announces a tensor of {list(shape)}")
+            raise reader.broken(f"announces a tensor of shape {list(shape)}, which is too large")
         dtype = reader.number("I")
         offset = reader.number("Q")
         entries.append(GgufEntry(name, shape, dtype, offset))

@@ -65,7 +65,7 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 # How to have the files of a model for offline mode. Without $download, only ranges of the weights are read.
-GET_FILES = "run once without it and with $download"
+GET_FILES = "run once online with $download"
 
 
 class Repository:
@@ -125,7 +125,7 @@ class Repository:
                 return path
         with about(self.ref):
             if self.offline:
-                raise self._explain_offline(f"no {names[0]} of it")
+                raise self._explain_offline(f"no {names[0]} of this model")
             inner = self._find_inner_model() if self.ref.file is None and "config.json" in names else ""
             raise CorruptCheckpointError(f"the repository has no {names[0]}{inner}")
 
@@ -143,7 +143,9 @@ class Repository:
         if not isinstance(folder, str) or not is_inside(folder):
             return ""
         example = f"{self.ref.name}/{folder}/{usual_names()[0]}"
-        return f"; {MODULES} says that the model is in its folder {folder}: give the weight file there, as {example}"
+        return (
+            f"; {MODULES} says that the model is in the folder {folder}: give the weight file there, such as {example}"
+        )
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says.
@@ -166,7 +168,7 @@ class Repository:
                 if path is not None:
                     return name, read_index(path).move(folder_of(self.ref.file or ""))
             if self.offline:
-                raise NetworkError(f"no weights in the cache, and {self._why_offline}; {GET_FILES}", "download")
+                raise NetworkError(f"no weights in the Hub cache, and {self._why_offline}; {GET_FILES}", "download")
             raise UnsupportedModelError(
                 f"no weights, looked for {', '.join(names)}; give another revision, or a folder"
             )
@@ -181,7 +183,7 @@ class Repository:
         with about(self.ref):
             if not self.offline:
                 raise self._explain_missing(file)
-            raise NetworkError(f"{file} is not in the cache, and {self._why_offline}; {GET_FILES}", "download")
+            raise NetworkError(f"{file} is not in the Hub cache, and {self._why_offline}; {GET_FILES}", "download")
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
@@ -235,7 +237,7 @@ class Repository:
     def _require_revision(self, file: str, commit: str | None) -> None:
         if commit != self.revision:
             raise NetworkError(
-                f"{file} is of commit {commit!r:.60}, expected {self.revision}, the commit of config.json; try again"
+                f"{file} is from commit {commit!r:.60}, expected {self.revision}, the commit of config.json; try again"
             )
 
     def list_revisions(self) -> list[str]:
@@ -243,8 +245,7 @@ class Repository:
         with self._explain_errors():
             if self.offline:
                 raise NetworkError(
-                    f"the revisions of a model are not in the cache, and {self._why_offline}; name each revision, or "
-                    "run without it"
+                    f"the Hub cache has no list of revisions, and {self._why_offline}; name each revision, or go online"
                 )
             refs = list_repo_refs(self.ref.name)
             names = [ref.name for ref in (*refs.branches, *refs.tags)]
@@ -308,7 +309,7 @@ class Repository:
     def _explain_offline(self, missing: str) -> NetworkError:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
-            f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; "
+            f"no such file or folder here, {missing} in the Hub cache, and {self._why_offline}; "
             f"{GET_FILES}{self._explain_reference() or did_you_mean(self.ref)}",
             "download",
         )
@@ -326,19 +327,19 @@ class Repository:
             return ""
         if commit == commit.strip():
             return ""
-        return f"; {note} has a line end or spaces around the commit, expected the commit alone: correct it"
+        return f"; {note} has spaces or a line end around the commit, expected only the commit: correct it"
 
     def _explain_absence(self, cause: BaseException) -> AttnGeoError:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
         if self.offline:
-            return self._explain_offline("nothing")
+            return self._explain_offline("nothing of this model")
         refusal = self._explain_refusal(cause)
         if isinstance(refusal, AccessError):
             return refusal
         return NetworkError(
-            f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
+            f"no such file or folder here, not in the Hub cache, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT, proxies and, for a server "
-            "with a certificate of its own, SSL_CERT_FILE; or give a folder"
+            "with its own certificate, SSL_CERT_FILE; or give a folder"
             f"{self._explain_reference() or did_you_mean(self.ref)}"
         )
 
@@ -349,8 +350,8 @@ class Repository:
             return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
             return OutputError(
-                f"the cache of the Hub in {constants.HF_HUB_CACHE} cannot be written ({error.strerror}); make room, or "
-                "name another folder in HF_HOME"
+                f"cannot write to the Hub cache {constants.HF_HUB_CACHE} ({error.strerror}); free some space, or "
+                "set HF_HOME to another folder"
             )
         return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
 
@@ -412,7 +413,7 @@ class Repository:
         proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
         if proxies and "proxy" in reason.lower():
             return NetworkError(
-                f"the proxy in {' or '.join(proxies)} cannot be used ({reason}); correct the variable, or unset it"
+                f"the proxy in {' or '.join(proxies)} is unusable ({reason}); correct the variable, or unset it"
             )
         if isinstance(error, ImportError):
             return error
@@ -425,7 +426,7 @@ def require_texts(names: list[Any]) -> None:
     """Raise ValueError if one of the names or hashes that a server states is no text."""
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a name is {name!r:.60}, expected a text")
+            raise ValueError(f"a name is {name!r:.60}, expected text")
 
 
 def folder_of(file: str) -> str:
@@ -460,8 +461,8 @@ def verify_download(path: Path, announced: str | None) -> None:
             blob.unlink(missing_ok=True)
     if not is_intact:
         raise NetworkError(
-            f"{path.name} is damaged: its hash is {hashes[0]}, expected {announced}, which {constants.ENDPOINT} "
-            "announced; it is removed from the cache; try again"
+            f"{path.name} was damaged and has been removed from the cache: its hash was {hashes[0]}, expected "
+            f"{announced}, as {constants.ENDPOINT} announced; try again"
         )
 
 

@@ -27,11 +27,11 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, 
 def find_adapter(folder: Path) -> Path:
     """The file of the weights of an adapter of PEFT in a folder. Raises CorruptCheckpointError."""
     if not (folder / ADAPTER).is_file():
-        raise CorruptCheckpointError(f"no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+        raise CorruptCheckpointError(f"it has no {ADAPTER}; give a folder that PEFT wrote, or a Hub id")
     name = find_first(folder, ADAPTER_FILES)
     if name is None:
         require_lora(read_object(folder / ADAPTER))  # the files of other methods and programs have other names
-        raise CorruptCheckpointError(f"no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
+        raise CorruptCheckpointError(f"no adapter weights, looked for {' and '.join(ADAPTER_FILES)}")
     return folder / name
 
 
@@ -45,7 +45,7 @@ def find_local_config(config: str | Path) -> Path | None:
 
 def refuse_config() -> UsageError:
     """The error for a configuration that is given in place of a model's own."""
-    return UsageError("models in memory and GGUF files have a configuration; leave out $config", "config")
+    return UsageError("models in memory and GGUF files have their own configuration; leave out $config", "config")
 
 
 def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:

@@ -94,7 +94,9 @@ class JoinedParts(TensorFile):
         for path, part in zip(self._others, self._parts[1:], strict=True):
             if part.tensors.keys() != first.tensors.keys():
                 unlike = min(first.tensors.keys() ^ part.tensors.keys())
-                raise CorruptCheckpointError(f"{path.name} is a part of another model: only one has {unlike!r:.80}")
+                raise CorruptCheckpointError(
+                    f"{path.name} belongs to another model than the first part: only one of them has {unlike!r:.80}"
+                )
         # The table of tokens last: a part that is missing is seen more plainly in a matrix of attention.
         names = sorted(first.tensors, key=lambda name: name.endswith(TOKENS))
         self._axes = {name: self._find_axis(name) for name in names}
@@ -104,7 +106,9 @@ class JoinedParts(TensorFile):
         """The axis along which the parts of a tensor are joined; None for one that each part has as a whole."""
         shapes = [part.tensors[name].shape for part in self._parts]
         if len(set(shapes)) > 1:
-            raise CorruptCheckpointError(f"the parts have {name!r:.80} of shapes {shapes[:2]}, expected equal ones")
+            raise CorruptCheckpointError(
+                f"{name!r:.80} has different shapes in the parts: {shapes[:2]}, expected equal ones"
+            )
         (shape, *_) = shapes
         if WHOLE.search(name):
             return None
@@ -119,8 +123,8 @@ class JoinedParts(TensorFile):
             if shape[1] * len(self._parts) == width:
                 return 1
         raise UnsupportedModelError(
-            f"it is not known how the parts of {name!r:.80}, {list(shape)} each, are joined; convert them with "
-            "convert_llama_weights_to_hf.py of transformers, and give that folder"
+            f"unknown how to join the parts of {name!r:.80}, {list(shape)} each; convert them with "
+            "convert_llama_weights_to_hf.py of transformers, and give the converted folder"
         )
 
     def _require_fit(self, name: str, shape: tuple[int, int]) -> None:
@@ -137,8 +141,8 @@ class JoinedParts(TensorFile):
         if expected is None or None in expected or shape == expected:
             return
         raise CorruptCheckpointError(
-            f"{name} of {len(self._parts)} parts is {list(shape)}, expected {list(expected)}: a part may be missing, "
-            "or they are cut otherwise than by Meta"
+            f"{name}, joined from {len(self._parts)} parts, is {list(shape)}, expected {list(expected)}: a part may be "
+            "missing, or Meta did not cut them"
         )
 
     def _join_shape(self, shape: tuple[int, ...], axis: int) -> tuple[int, int]:

@@ -192,13 +192,13 @@ class Opener:
             except UsageError:
                 raise CorruptCheckpointError(
                     f"{ADAPTER} names the base {settings.base!r:.80}, revision {settings.revision!r:.40}, expected a "
-                    "folder, or org/name; correct it"
+                    "folder or org/name; correct it"
                 ) from None
         store = self._open_model(base)
         if store is None:
             with about(str(ref)):
                 raise CorruptCheckpointError(
-                    f"{ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a model; "
+                    f"{ADAPTER} names the base {settings.base!r:.80}, which is itself an adapter, expected a model; "
                     "correct it"
                 )
         return _adapt(str(ref), store, [(str(ref), tensors, settings, 1.0)])

@@ -104,7 +104,7 @@ def require_certificates(file: str | None) -> None:
         ssl.create_default_context(cafile=file)
     except OSError as error:
         raise NetworkError(
-            f"{CERTIFICATES} is {file!r:.200}, expected a file of certificates ({first_line(error)}); correct it, or "
+            f"{CERTIFICATES} is {file!r:.200}, expected a certificate file ({first_line(error)}); correct it, or "
             "unset it"
         ) from None
 
@@ -198,7 +198,7 @@ class Limit(NamedTuple):
             )
         if self.announced is not None and received > self.announced:
             raise NetworkError(
-                f"{self.what} has more than the {self.announced:,} bytes that the Hub has stated; try again"
+                f"{self.what} has more than the {self.announced:,} bytes that the Hub announced; try again"
             )
 
 
@@ -295,7 +295,7 @@ class ServerRules:
         if self._counts_failures:
             return Limit()
         if response.is_error:
-            return Limit(f"the refusal of {server}", MOST_CONFIG_BYTES)
+            return Limit(f"the error response of {server}", MOST_CONFIG_BYTES)
         url = response.request.url
         size = _read_size(response)
         limit = self._limits.get(str(url), Limit())
@@ -304,7 +304,7 @@ class ServerRules:
             limit = limit._replace(what=address["file"], most=limit_of(address["file"]))
         elif "/api/" in url.path:
             most = MOST_INDEX_BYTES if "/api/datasets/" in url.path else MOST_LISTING_BYTES
-            limit = Limit(f"the answer of {server}", most)
+            limit = Limit(f"the response of {server}", most)
         is_head = response.request.method == "HEAD"
         if is_head or response.is_redirect:
             if is_head and address and limit.most is None:
@@ -315,7 +315,7 @@ class ServerRules:
                 self._limits[str(target)] = limit
                 if str(url) in self._counts:
                     self._counts[str(target)] = self._counts[str(url)]
-            return Limit(f"the redirection of {server}", MOST_CONFIG_BYTES)
+            return Limit(f"the redirect from {server}", MOST_CONFIG_BYTES)
         limit.check(size or 0)
         return limit
 
@@ -345,8 +345,8 @@ class ServerRules:
         address = FILE.fullmatch(response.request.url.path)
         is_known = packing in PACKINGS and not self._counts_failures
         if response.is_success and (address or not is_known):
-            what = address["file"] if address else "the answer"
-            raise NetworkError(f"{what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+            what = address["file"] if address else "the response"
+            raise NetworkError(f"{server} sent {what} compressed, expected plain bytes; check HF_ENDPOINT")
         del response.headers["Content-Encoding"]
         return packing if is_known else ""
 

@@ -102,7 +102,7 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
     """The methods of opcodes, by their codes."""
 
     def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
+        raise ValueError(f"opcode {code:#04x} is unknown or not allowed")
 
 
 class TorchUnpickler(pickle._Unpickler):
@@ -125,7 +125,7 @@ class TorchUnpickler(pickle._Unpickler):
             return self.load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
+                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict; "
                 "loading it could run code; use safetensors weights"
             ) from None
         except AttnGeoError:  # of the file
@@ -175,7 +175,7 @@ class TorchUnpickler(pickle._Unpickler):
         """Raise ValueError if objects are made of the same long list again and again."""
         self._values += sum(len(value) for value in arguments if isinstance(value, list | tuple | dict))
         if self._values > MOST_PICKLE_VALUES:
-            raise ValueError(f"its objects are made of more than {MOST_PICKLE_VALUES:,} values")
+            raise ValueError(f"its objects have more than {MOST_PICKLE_VALUES:,} values")
 
 
 for _opcode in pickletools.opcodes:
@@ -194,7 +194,7 @@ def _check_keys(keys: list[Any]) -> None:
     types = set(map(type, keys))
     others = types - KEYS
     if others:
-        raise ValueError(f"a key is of type {others.pop().__name__}, expected a text or a number")
+        raise ValueError(f"a key is of type {others.pop().__name__}, expected text or a number")
     if int in types and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
 
@@ -235,7 +235,7 @@ STAND_INS: dict[str, Any] = {
 def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any = None) -> SavedTensor:
     """The tensor. Raises ValueError unless its numbers are inside its storage. metadata: marks of the tensor."""
     if metadata:
-        raise ValueError("a conjugated or negated tensor")
+        raise ValueError("conjugated and negated tensors are not supported")
     saved = SavedTensor(storage, dtype, offset, shape, strides)
     types = (SavedStorage | None, torch.dtype, int, tuple, tuple)
     is_tensor = (
@@ -248,7 +248,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, meta
     end = 0 if 0 in shape else offset + count_spanned(shape, strides)
     nbytes = end * dtype.itemsize
     if storage is not None and nbytes > storage.nbytes:
-        raise ValueError(f"a tensor needs {nbytes:,} bytes of a storage of {storage.nbytes:,}")
+        raise ValueError(f"a tensor needs {nbytes:,} bytes, but its storage has {storage.nbytes:,}")
     return saved
 
 

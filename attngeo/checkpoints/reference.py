@@ -97,7 +97,7 @@ class ModelRef(str):
             weights = f"/{file}" if file and is_weights(file) else ""
             at_revision = "" if revision in (None, "main") else f"@{revision}"
             raise UsageError(
-                f"expected a model, not its address; give {name}{weights}{at_revision}", subject=f"{text:.200}"
+                f"expected a model, not its web address; give {name}{weights}{at_revision}", subject=f"{text:.200}"
             )
         name, at, revision = text.partition("@")
         file = None
@@ -106,7 +106,7 @@ class ModelRef(str):
             name, file = file_in_repository.groups()
         elif is_path(name) or PATTERN.search(name):
             raise ModelNotFoundError(
-                "no such file or folder; give a folder with config.json and weights, a file of weights, "
+                "no such file or folder; give a folder with config.json and weights, a weight file, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}",
                 subject=text,
             )

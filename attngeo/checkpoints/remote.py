@@ -268,14 +268,14 @@ class RemoteFile:
             if speed is None:  # time starts at the first block, without the wait for the server and for this thread
                 speed = Speed(speeds, threading.get_ident(), now)
             if speed.is_slow(len(block), len(view) - end, now) and download.drops < MOST_DROPPED_CONNECTIONS:
-                raise _SlowError("much slower than others")
+                raise _SlowError("much slower than other connections")
         if download.received < len(view):
-            raise _BrokenError(f"{download.received:,} bytes came, expected {len(view):,}")
+            raise _BrokenError(f"got {download.received:,} bytes, expected {len(view):,}")
 
     def _require_open(self) -> None:
         """Raise NetworkError if the file is closed."""
         if self._closed.is_set():
-            raise NetworkError("closed while it was read")
+            raise NetworkError("closed during a read")
 
     def _recover(self, error: Exception, address: Address, failures: int) -> None:
         """Pause after a failure, and look up the address again if it has expired and no other thread has done so.
@@ -288,7 +288,7 @@ class RemoteFile:
         Raises:
             NetworkError: The file is closed, has changed on the Hub, or its address cannot be looked up.
         """
-        log.info("%s: %s; asked again", self.where, first_line(error))
+        log.info("%s: %s; retrying", self.where, first_line(error))
         if failures:
             requested_wait = getattr(error, "wait", None) or 0
             pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
@@ -304,7 +304,7 @@ class RemoteFile:
             except RuntimeError as closed_client:  # see PASSING_ERRORS
                 raise NetworkError(f"{first_line(closed_client)}; try again") from None
             if (new_address.size, new_address.etag) != (address.size, address.etag):
-                raise NetworkError("it has changed while it was read; try again")
+                raise NetworkError("it changed on the Hub during the read; try again")
             self._address = new_address
 
 
@@ -389,16 +389,16 @@ def _check_response(response: Any, expected_range: tuple[int, int, int]) -> None
     if status in EXPIRED:
         raise _ExpiredError(f"HTTP status {status}")
     if status == WHOLE:
-        raise _RefusedError(f"{host} sends whole files only; read the model with $download")
+        raise _RefusedError(f"{host} sends only whole files; read the model with $download")
     if status != PARTIAL:
-        raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try $download")
+        raise _RefusedError(f"{host} answered a range request with HTTP status {status}; try $download")
     stated_range = response.headers.get("Content-Range", "")
     match = CONTENT_RANGE.fullmatch(stated_range)
     if match is None or tuple(map(int, match.groups())) != expected_range:
         first, last, size = expected_range
-        raise _BrokenError(f"the range {stated_range!r:.60} came, expected {first}-{last} of {size:,} bytes")
+        raise _BrokenError(f"got the range {stated_range!r:.60}, expected {first}-{last} of {size:,} bytes")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise _BrokenError("the answer is compressed")
+        raise _BrokenError("the response is compressed")
 
 
 @cache

@@ -101,7 +101,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected names and texts")
+        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected a table of name → text")
     tensors = {name: check_entry(name, entry, data_start) for name, entry in header.items()}
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):
@@ -113,7 +113,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
         end += info.nbytes
     if end != size:
         raise CorruptCheckpointError(
-            f"the header describes {end - data_start:,} bytes of tensors, the file holds {size - data_start:,}; "
+            f"the header describes {end - data_start:,} bytes of tensors, but the file has {size - data_start:,}; "
             "copy or download it again"
         )
     return tensors
@@ -136,7 +136,7 @@ def check_entry(name: str, entry: Any, data_start: int) -> TensorInfo:
                 f"expected {str(bits / 8 if bits % 8 else bits // 8)[:20]} bytes; download the file again"
             )
     raise CorruptCheckpointError(
-        f"the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets only"
+        f"the header entry of {name!r} is {str(entry)[:80]!r}, expected only dtype, shape and data_offsets"
     )
 
 
@@ -149,5 +149,5 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _refuse_minus_zero(text: str) -> int:
     if text == "-0":
-        raise ValueError("the number -0")
+        raise ValueError("a number is -0")
     return int(text)

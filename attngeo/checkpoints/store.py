@@ -303,9 +303,9 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     if 0 in info.shape:
         with about(store.ref):
             raise CorruptCheckpointError(
-                f"{info.name} is {list(info.shape)}, without any number, as a training in parts leaves it (stage 3 of "
-                "DeepSpeed's ZeRO, FSDP); join its files with zero_to_fp32.py of DeepSpeed, or accelerate "
-                "merge-weights, and give that file"
+                f"{info.name} is {list(info.shape)}, without any numbers: sharded training (ZeRO stage 3 of DeepSpeed, "
+                "FSDP) keeps them in other files; join these with DeepSpeed's zero_to_fp32.py or accelerate "
+                "merge-weights, and give the joined file"
             )
     return info.shape
 

@@ -56,7 +56,7 @@ def _explain_folders(text: str) -> str:
         return ""
     if not matches or any(have_models):
         return ""
-    return f"; it is a pattern, and only folders without a model match it: {list_names(matches)}"
+    return f"; this pattern matches only folders without a model: {list_names(matches)}"
 
 
 def _is_of_model(path: Path) -> bool:

@@ -36,13 +36,13 @@ class LegacyRecords:
         unpicklers = [TorchUnpickler(content) for _ in range(4)]
         version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
         if version != VERSION:
-            raise broken(f"its version of the format is {version!r:.40}, expected {VERSION}")
+            raise broken(f"its format version is {version!r:.40}, expected {VERSION}")
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise broken("its numbers are not little-endian; save it again")
         storages = unpicklers[2].storages
         listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         if sorted(listed) != sorted(storages):
-            raise broken("its list of storages is not that of its tensors")
+            raise broken("its list of storages does not match its tensors")
         end = content.tell()
         for name in listed:
             start = end + COUNT
@@ -58,7 +58,7 @@ class LegacyRecords:
         count = int.from_bytes(read_bytes(self._source, start - COUNT, COUNT, name), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
-            raise broken(f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
+            raise broken(f"{name[:80]!r} has {count:,} numbers, expected {expected:,}")
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:

@@ -106,7 +106,7 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     mark = file.read(len(ZIP))
     if mark != ZIP:
         raise explain_content(source, PYTORCH) or CorruptCheckpointError(
-            f"not a PyTorch file, as it begins with {mark!r}: it is damaged, of another format, or was saved before "
+            f"not a PyTorch file: it begins with {mark!r}, so it is damaged, has another format, or predates "
             "PyTorch 0.1.10; save its tensors again as safetensors"
         )
     try:
@@ -116,7 +116,9 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     except AttnGeoError:  # of the source
         raise
     except Exception as error:  # a forged directory can raise anything
-        raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); copy or download it again") from None
+        raise CorruptCheckpointError(
+            f"not a complete zip file ({first_line(error)}); copy or download it again"
+        ) from None
     folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
     records = {record.orig_filename.removeprefix(folder): record for record in listed}
     if len({name.lower() for name in records}) < len(listed):
@@ -129,8 +131,8 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
         is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
         if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(
-                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; read it "
-                "with torch.load(weights_only=True) and save it again"
+                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; load "
+                "the file with torch.load(weights_only=True), and save it again"
             )
     return records
 
@@ -149,9 +151,9 @@ def _check_end(end: tuple[Any, ...], records: int, position: int) -> None:
     # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
     is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
     if mark != b"PK\x05\x06" or disk or first_disk or on_disk != total or comment:
-        raise zipfile.BadZipFile("its last entry is not that of one whole archive")
+        raise zipfile.BadZipFile("its last entry does not end one whole archive")
     if not is_long and (total != records or position - start - nbytes not in (0, LONG_END)):
-        raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
+        raise zipfile.BadZipFile(f"it states {total:,} records, but lists {records:,}")
 
 
 class _SourceReader:
@@ -165,7 +167,7 @@ class _SourceReader:
         origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}
         self._position = origins[whence] + offset
         if self._position < 0:
-            raise OSError("a position in front of the file")
+            raise OSError("a position before the start of the file")
 
     def tell(self) -> int:
         return self._position

@@ -74,13 +74,13 @@ class AutoRoundWords(Gptq):
         middle = (1 << (self.width - 1)) - is_less_one
         if self.is_symmetric and not bool((stored == middle).all()):
             raise self.broken(
-                f"the configuration states sym = true, and zero points are {int(stored.min())} to {int(stored.max())}, "
+                f"the configuration states sym = true, but zero points are {int(stored.min())} to {int(stored.max())}, "
                 f"expected {middle}"
             )
         most = (1 << self.width) - 1
         if is_less_one and int(stored.max()) == most:
             raise self.unsupported(
-                f"a zero point that is stored as {most}, which some kernels read as {most + 1}, others 0"
+                f"a zero point stored as {most}, which some kernels read as {most + 1} and others as 0"
             )
         return is_less_one
 
@@ -96,7 +96,7 @@ class AutoRoundAwq(Awq):
     def _state(self) -> Stated:
         bits = require_integers(self)
         if bits != 4:
-            raise self.unsupported(f"AutoRound in the packing of AWQ with {bits} bits")
+            raise self.unsupported(f"AutoRound in AWQ packing with {bits} bits")
         self.is_gemm = True
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True)
 
@@ -110,4 +110,4 @@ class AutoRoundOthers(Undecoded):
         "overall": (".weight_global_scale",),
     }
     optional = frozenset({"overall"})
-    problem = "AutoRound with codes that are not integers"
+    problem = "AutoRound with non-integer codes"

@@ -50,11 +50,11 @@ class Blocks(Packed):
 
     def _state(self) -> Stated:
         if not self.setting("load_in_4bit", default=True) or self.setting("load_in_8bit", default=False):
-            raise self.broken("the configuration states weights of 8 bits, and the file holds 4")
+            raise self.broken("the configuration states 8-bit weights, but the file has 4-bit weights")
         stored = self.format_of_state()
         stated = self.setting("bnb_4bit_quant_type", default=stored)
         if stated != stored:
-            raise self.broken(f"the configuration states the type {stated!r:.20}, and the file holds {stored}")
+            raise self.broken(f"the configuration states the type {stated!r:.20}, but the file has {stored}")
         return Stated(self.dtypes, 4)
 
     def _measure(self) -> None:
@@ -63,14 +63,16 @@ class Blocks(Packed):
         numbers = math.prod(self.shape)
         stored = self.infos["codes"].nbytes
         if stored != math.ceil(numbers / 2):
-            raise self.broken(f"{stored} bytes cannot hold {numbers} numbers of 4 bits")
+            raise self.broken(f"its codes have {stored} bytes, which do not fit {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
         self.is_nested = self.infos["scales"].dtype == "U8"
         says_nested = (is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
         if any(says != self.is_nested for says in says_nested):
-            raise self.broken("its scales are packed or not, and what they are packed with is missing or left over")
+            raise self.broken(
+                "its scales and the tensors that pack them do not fit: one of them is missing or left over"
+            )
         if self.is_nested:
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
             self.require_shape("nested_table", (256,))
@@ -153,7 +155,7 @@ class Int8Rows(Packed):
 
     def _state(self) -> Stated:
         if not self.setting("load_in_8bit", default=True) or self.setting("load_in_4bit", default=False):
-            raise self.broken("the configuration states weights of 4 bits, and the file holds 8")
+            raise self.broken("the configuration states 4-bit weights, but the file has 8-bit weights")
         return Stated(("I8",), 8)
 
     def _measure(self) -> None:

@@ -185,7 +185,7 @@ def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None
         allowed = fields.fixed.get(name)
         if allowed is None:
             raise UnsupportedModelError(
-                f"{table} states {name!r:.60} = {value!r:.40}, and what it changes is unknown; give the model without "
+                f"{table} states {name!r:.60} = {value!r:.40}, a field with unknown effect; give the model without "
                 "quantisation, or remove the field if it does not change queries and keys"
             )
         if not any(type(value) is type(known) and value == known for known in allowed):

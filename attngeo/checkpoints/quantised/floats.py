@@ -58,7 +58,7 @@ class Scaled(Packed):
         stated = state_compressed(self, (dtype,), formats, number)
         fits = stated.bits is not None and (stated.bits <= 8 if is_integer else stated.bits == 8)
         if not fits:
-            raise self.broken(f"the configuration states codes of {stated.bits} bits, and the file holds {dtype}")
+            raise self.broken(f"the configuration states {stated.bits}-bit codes, but the file has {dtype}")
         return stated
 
     def _measure(self) -> None:
@@ -72,7 +72,9 @@ class Scaled(Packed):
         elif self.setting("scale_fmt") == "float":
             stated = False
         if stated is not None and stated != (scale.dtype in EXPONENTS):
-            raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
+            raise self.broken(
+                f"{scale.name} is {scale.dtype}, but the configuration states {'exponents' if stated else 'numbers'}"
+            )
         self.block = self._find_block(rows, columns)
         height, width = self.block
         self.grid = (math.ceil(rows / height), math.ceil(columns / width))
@@ -121,7 +123,7 @@ class Scaled(Packed):
             height, width = sides
             if all(type(side) is int and 0 < side <= MOST_SETTING for side in sides):
                 return height, width
-        raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected two sides")
+        raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected [height, width]")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The rows of the codes, and of the scales that their blocks have."""
@@ -176,7 +178,9 @@ class PackedFp4(Packed):
         stated = state_compressed(self, ("U8",), tuple(PACKED_FP4), "float")
         size = PACKED_FP4.get(self.setting("format"), stated.size)
         if stated.bits != 4 or stated.has_zeros or stated.size != size:
-            raise self.broken(f"{stated.bits} bits in groups of {stated.size} are stated, and the file holds FP4")
+            raise self.broken(
+                f"the configuration states {stated.bits} bits in groups of {stated.size}, but the file has FP4"
+            )
         return stated
 
     def _measure(self) -> None:
@@ -190,10 +194,12 @@ class PackedFp4(Packed):
         self.require_shape("overall", (1,), ())
         if self.stated.size not in (None, self.size):
             raise self.broken(
-                f"the configuration states groups of {self.stated.size}, and the scales are of {self.format}"
+                f"the configuration states groups of {self.stated.size}, but {self.format} scales have groups of "
+                f"{self.size}"
             )
         if is_mxfp4 == ("overall" in self.infos):
-            raise self.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
+            needed = "its overall scale is missing" if not is_mxfp4 else "it has an unexpected overall scale"
+            raise self.broken(f"stored as {self.format}, but {needed}")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
@@ -228,5 +234,5 @@ def state_modelopt(packed: Packed, dtypes: tuple[str, ...], algorithm: str) -> S
     if "AWQ" in stated:
         raise packed.unsupported(f"the algorithm {stated!r:.40}, which scales inputs")
     if algorithm not in stated and stated != "MIXED_PRECISION":
-        raise packed.broken(f"the configuration states {stated!r:.40}, and the file holds {algorithm}")
+        raise packed.broken(f"the configuration states {stated!r:.40}, but the file has {algorithm}")
     return Stated(dtypes, 8)

@@ -95,11 +95,11 @@ class Hqq(Packed):
         characters = self.read("packing").flatten().tolist()[:MOST_TEXT_CHARACTERS]
         packing = "".join(map(chr, characters))
         if packing != PACKING_OF_BITS[bits]:
-            raise self.broken(f"its packing is {packing!r}, and {stated:g} bits have {PACKING_OF_BITS[bits]!r}")
+            raise self.broken(f"its packing is {packing!r}, expected {PACKING_OF_BITS[bits]!r} for {stated:g} bits")
         self.packing = PACKINGS[packing]
         for role in ("packed_zeros", "packed_scales"):
             if role in self.infos and self._read_number(role):
-                raise self.unsupported("HQQ with scales or zeros that are packed themselves")
+                raise self.unsupported("HQQ with packed scales or zeros")
         usual = "I32" if self.packing.dtype == torch.int32 else "U8"
         as_float = "as_float" in self.infos and bool(self._read_number("as_float"))
         return Stated(FLOAT_SCALES if as_float else (usual,), self.packing.bits)
@@ -121,7 +121,7 @@ class Hqq(Packed):
         self.axis = int(self._read_number("axis"))
         numbers = math.prod(self.shape)
         if self.axis not in (0, 1):
-            raise self.broken(f"it is stated to have groups along axis {self.axis}, expected 0 or 1")
+            raise self.broken(f"it states groups along axis {self.axis}, expected 0 or 1")
         if size < 1 or numbers % size:
             raise self.broken(f"groups of {size} do not divide {list(self.shape)}")
         groups = numbers // size

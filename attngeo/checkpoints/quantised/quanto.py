@@ -44,7 +44,7 @@ class QuantoBytes(Packed):
     def _state(self) -> Stated:
         stated = self.setting("weights")
         if stated and stated not in WEIGHTS:
-            raise self.broken(f"the configuration states weights = {stated!r:.40}, and the file holds 8 bits")
+            raise self.broken(f"the configuration states weights = {stated!r:.40}, but the file has 8-bit codes")
         return Stated(WEIGHTS.get(stated, ()), 8)
 
     def _measure(self) -> None:

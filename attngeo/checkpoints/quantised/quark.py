@@ -43,7 +43,7 @@ def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     for pattern in _list_patterns(stated.get("exclude")):
         if fnmatchcase(module, pattern):
             raise CorruptCheckpointError(
-                f"{module} is packed, and the configuration states that it is not (exclude); copy or download it again"
+                f"{module} is packed, but the configuration says that it is not (exclude); copy or download it again"
             )
     _require_algorithms(stated.get("algo_config"))
     layer = stated.get("global_quant_config")
@@ -63,7 +63,7 @@ def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     weight = table.get("weight")
     if isinstance(weight, list):
         raise UnsupportedModelError(
-            f"{place} states {len(weight)} quantisations of weights, one after the other, which is not supported; "
+            f"{place} states {len(weight)} successive quantisations of weights, which is not supported; "
             "give the model without quantisation"
         )
     weight = _read_table(weight, f"weight of {place}")
@@ -108,7 +108,7 @@ class QuarkFloats(Scaled):
     def _state(self) -> Stated:
         stated = self.setting("dtype")
         if stated not in DTYPES:
-            raise self.broken(f"the configuration states dtype = {stated!r:.40}, and the file holds float8")
+            raise self.broken(f"the configuration states dtype = {stated!r:.40}, but the file has float8")
         scheme = self.setting("qscheme")
         if scheme not in ("per_tensor", "per_channel"):
             raise self.unsupported(f"Quark with qscheme = {scheme!r:.40}")
@@ -136,4 +136,4 @@ class QuarkOthers(Undecoded):
     }
     optional = frozenset({"zeros", "scale"})
     dtypes = tuple(name for name in Undecoded.dtypes if name not in FLOAT8)
-    problem = "Quark with codes that are not float8"
+    problem = "Quark with codes other than float8"

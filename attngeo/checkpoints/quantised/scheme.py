@@ -125,10 +125,10 @@ class Packed:
         """Raise CorruptCheckpointError if a tensor is missing although it is stated, or the reverse."""
         info = self.infos.get(role)
         if is_stated and info is None:
-            missing = self.parts[role][0] if role in self.parts else "that has them"
-            raise self.broken(f"the configuration states {what}, and the tensor {missing} is missing")
+            missing = f"the tensor {self.parts[role][0]}" if role in self.parts else "their tensor"
+            raise self.broken(f"the configuration states {what}, but {missing} is missing")
         if is_stated is False and info is not None:
-            raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
+            raise self.broken(f"the configuration states no {what}, but the tensor {info.name} has some")
 
     def _measure(self) -> None:
         """Find the shape and the format.
@@ -250,7 +250,7 @@ class Packed:
             groups = torch.arange(columns) // (size or math.ceil(columns / count))
         groups = groups.long()
         if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
-            raise self.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
+            raise self.broken(f"its inputs name groups that do not exist, expected 0 to {count - 1}")
         if isinstance(zeros, Tensor):
             zeros = zeros[:, groups]
         return (codes.float() - zeros) * scales[:, groups]

@@ -128,15 +128,14 @@ def is_skipped(module: str, skipped: Any) -> bool:
                 return True
         except PatternError as error:
             raise UnsupportedModelError(
-                f"the pattern {pattern!r:.60} of modules that are not quantised {error}; give the model without "
-                "quantisation"
+                f"the pattern {pattern!r:.60} of unquantised modules {error}; give the model without quantisation"
             ) from None
     return False
 
 
 def _refuse_skipped(module: str, field: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{module} is packed, and the configuration states that it is not ({field}); copy or download it again"
+        f"{module} is packed, but the configuration says that it is not ({field}); copy or download it again"
     )
 
 
@@ -221,7 +220,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
     form = sparse.get("format", "dense") if isinstance(sparse, Mapping) else sparse
     if form not in (None, "dense"):
         raise UnsupportedModelError(
-            f"weights are stored in the sparse format {form!r:.40}, which is not supported; give the model "
+            f"weights are in the sparse format {form!r:.40}, which is not supported; give the model "
             "without quantisation"
         )
     ignored = stated.get("ignore") or []
@@ -239,7 +238,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
             file_format = group.get("format") or stated.get("format")
             settings.append({**stated, **group["weights"], "format": file_format})
     if not settings:
-        raise CorruptCheckpointError("no group of config_groups states its weights; copy or download it again")
+        raise CorruptCheckpointError("no group in config_groups describes weights; copy or download it again")
     return settings
 
 

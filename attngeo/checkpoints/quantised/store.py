@@ -183,7 +183,7 @@ class DecodingStore(OuterStore):
         if WEIGHT in pieces and may_be_plain and (not missing or self._inner.info(pieces[WEIGHT]).dtype in FLOATS):
             return None
         stored = pieces.get(WEIGHT) or next(iter(pieces.values()))
-        problem = f"and its tensor {missing} is missing" if missing else "and not in a form that is known"
+        problem = f"but its tensor {missing} is missing" if missing else "but in an unknown form"
         raise CorruptCheckpointError(
             f"{stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; "
             "copy or download it again"
@@ -195,8 +195,8 @@ class DecodingStore(OuterStore):
         other = OTHERS.get(self.method)
         if other is not None and (pieces.keys() - {WEIGHT} or self._inner.info(stored).dtype not in FLOATS):
             raise UnsupportedModelError(
-                f"{stored} is packed by {other.title} ({self.method}), which is not decoded: {other.reason}; give the "
-                "model that was quantised, or save it again without quantisation"
+                f"{stored} is packed by {other.title} ({self.method}), which is not supported: {other.reason}; give "
+                "the original model, or save this one without quantisation"
             )
         if pieces.keys() - {WEIGHT}:
             raise UnsupportedModelError(
@@ -211,7 +211,7 @@ class DecodingStore(OuterStore):
             stored = [pieces[end] for end in ends if end in pieces]
             if len(stored) > 1:
                 raise CorruptCheckpointError(
-                    f"{stored[0]} and {stored[1]} are the {role} of one weight, expected one of them; "
+                    f"{stored[0]} and {stored[1]} are both the {role} of one weight, expected only one; "
                     "copy or download it again"
                 )
             if stored:
@@ -252,8 +252,8 @@ class DecodingStore(OuterStore):
         notes = super().list_notes(names)
         if self.method not in MIXED and any(self._may_be_rounded(name) for name in names):
             notes.append(
-                f"config.json states the quantisation {self.method!r}, and the weights are plain numbers: scored as "
-                "they are stored, before rounding by the running model"
+                f"config.json states the quantisation {self.method!r}, but the weights are plain numbers: scored as "
+                "stored, before the running model rounds them"
             )
         return notes
 

@@ -46,7 +46,9 @@ class Ternary(Packed):
             raise self.unsupported(f"BitNet with quantization_mode = {mode!r:.40}")
         self.multiplies = kind == "autobitlinear"
         if self.multiplies and mode == "online":
-            raise self.broken("the configuration states that weights are rounded when they run, and a scale is stored")
+            raise self.broken(
+                "the configuration states that the running model rounds plain weights, but the file has a scale"
+            )
         self.are_numbers = self.infos["codes"].dtype != "U8"
         if self.are_numbers and not self.multiplies:
             raise self.broken(f"{self.infos['codes'].name} is {self.infos['codes'].dtype}, expected U8")

@@ -67,9 +67,9 @@ def require_kind(packed: Packed, kind: str) -> None:
     if not isinstance(name, str) or name not in CONFIGS:
         raise packed.unsupported(f"torchao with quant_type = {name!r:.60}")
     if CONFIGS[name] not in (kind, None):
-        raise packed.broken(f"the configuration states {name}, and the file holds {kind}")
+        raise packed.broken(f"the configuration states {name}, but the file has {kind}")
     if "inputs" in packed.infos:
-        raise packed.unsupported(f"torchao whose inputs are scaled before ({packed.infos['inputs'].name})")
+        raise packed.unsupported(f"torchao with scaled inputs ({packed.infos['inputs'].name})")
 
 
 class Int4(Packed):
@@ -172,7 +172,7 @@ class ScaledBlocks(Scaled):
         _, fields = find_config(self.settings)
         size = fields.get("group_size")
         if size is not None and scale.shape != (rows, columns // size if type(size) is int and size > 0 else 0):
-            raise self.broken(f"the configuration states group_size = {size!r:.40}, and scales are {list(scale.shape)}")
+            raise self.broken(f"the configuration states group_size = {size!r:.40}, but scales are {list(scale.shape)}")
         return scale.shape[0], scale.shape[1]
 
 
@@ -185,4 +185,4 @@ class Others(Undecoded):
         "per_tensor_scale": ("._weight_per_tensor_scale",),
     }
     optional = frozenset(parts) - {"codes"}
-    problem = "torchao in the packing of a kernel or of MX numbers"
+    problem = "torchao in a kernel-specific packing or with MX numbers"
