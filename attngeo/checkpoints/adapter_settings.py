@@ -248,7 +248,7 @@ class LoraSettings:
         stated = self._find_number("rank_pattern", module, self._stated.r)
         if stated != rank or rank < 1:
             raise CorruptCheckpointError(
-                f"factors have rank {rank}, but {ADAPTER} states r = {stated!r:.20}; expected the same rank, at least 1",
+                f"factors have rank {rank}, but {ADAPTER} states r = {stated!r:.20}; expected equal ranks, at least 1",
                 subject=show_name(module),
             )
         alpha = self._find_number("alpha_pattern", module, self._stated.lora_alpha)
