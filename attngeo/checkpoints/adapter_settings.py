@@ -168,7 +168,7 @@ def require_lora(fields: Mapping[str, Any]) -> None:
         )
     if not method:
         programs = [program for field, program in OTHER_PROGRAMS.items() if field in fields]
-        form = f"an adapter in the format of {programs[0]}" if programs else "not a PEFT adapter"
+        form = f"an adapter in the format of {programs[0]}" if programs else "an adapter from another program"
         raise UnsupportedModelError(
             f"{ADAPTER} has no peft_type: it is {form}, expected one from PEFT; merge it into {base} with the program "
             "that wrote it, and give the merged checkpoint"
