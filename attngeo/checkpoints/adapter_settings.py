@@ -92,7 +92,7 @@ PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 
 class AppliedSettings(BaseModel):
-    """The settings of PEFT that are applied, with the values that PEFT takes. Sets occur in a model in memory only.
+    """The PEFT settings that are applied, with the types that PEFT accepts. Sets occur only for models in memory.
 
     Attributes:
         peft_type: the method.
@@ -102,14 +102,14 @@ class AppliedSettings(BaseModel):
         lora_alpha: an update is multiplied by lora_alpha / r.
         rank_pattern: pattern of module names → their rank in place of `r`.
         alpha_pattern: pattern of module names → their value in place of `lora_alpha`.
-        use_dora: whether the magnitude of weights is trained, too.
+        use_dora: whether the magnitudes of weights are also trained.
         use_rslora: whether the factor is lora_alpha / √r.
         init_lora_weights: initialisation; some initialisations change the base.
-        target_modules: modules that are updated: a pattern, or ends of names.
-        exclude_modules: modules that are not updated: a pattern, or ends of names.
-        target_parameters: parameters that are updated.
-        modules_to_save: modules that are trained as a whole and saved.
-        layers_to_transform: numbers of the layers that are updated; None for all.
+        target_modules: modules to update: a pattern, or name endings.
+        exclude_modules: modules to leave alone: a pattern, or name endings.
+        target_parameters: parameters to update.
+        modules_to_save: modules that are trained and saved as a whole.
+        layers_to_transform: numbers of the layers to update; None for all.
         layers_pattern: names of the module lists that these numbers index.
     """
 
@@ -149,7 +149,7 @@ def _is_later(version: Any) -> bool:
 
 
 def require_lora(fields: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError for an adapter of another method than LoRA, or of another program than PEFT.
+    """Raise UnsupportedModelError for an adapter that does not use LoRA, or that PEFT did not write.
 
     fields: its adapter_config.json.
     """
@@ -181,17 +181,17 @@ class LoraSettings:
 
     Args:
         fields: its adapter_config.json.
-        has_own_base: whether the weights of the base are those that the adapter was trained on, whatever it started
-            with, as in a model in memory.
+        has_own_base: whether the base has the weights that the adapter was trained on, whatever the initialisation,
+            as in a model in memory.
 
     Attributes:
-        ignored: settings of other programs, which PEFT does not know.
+        ignored: settings of other programs, unknown to PEFT.
         use_dora: whether the method is DoRA.
-        revision: revision of the base model; None if none is stated.
+        revision: revision of the base model; None if not stated.
 
     Raises:
-        UnsupportedModelError: another method than LoRA and DoRA, or a setting that is refused, or unknown and new.
-        CorruptCheckpointError: a value that PEFT does not take, or takes for something else.
+        UnsupportedModelError: The method is not LoRA or DoRA, or a setting is refused, or unknown and new.
+        CorruptCheckpointError: PEFT does not accept a value, or would misread it.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
@@ -232,7 +232,7 @@ class LoraSettings:
 
     @property
     def base(self) -> str:
-        """The model that the adapter was trained on. Raises CorruptCheckpointError if none is named."""
+        """The name of the base model. Raises CorruptCheckpointError if it is missing."""
         base = self._stated.base_model_name_or_path
         if not base:
             raise CorruptCheckpointError(
@@ -241,9 +241,9 @@ class LoraSettings:
         return base
 
     def scale(self, module: str, rank: int) -> float:
-        """What the product B·A of a module is multiplied by: alpha / rank, or alpha / √rank with rsLoRA.
+        """The factor of a module's product B·A: alpha / rank, or alpha / √rank with rsLoRA.
 
-        rank: of its factors. Raises CorruptCheckpointError if another one is stated.
+        rank: of its factors. Raises CorruptCheckpointError if the settings state another rank.
         """
         stated = self._find_number("rank_pattern", module, self._stated.r)
         if stated != rank or rank < 1:
@@ -263,9 +263,9 @@ class LoraSettings:
         return usual
 
     def require_target(self, module: str) -> None:
-        """Raise CorruptCheckpointError if PEFT adds no update to a module, although the file has one of it.
+        """Raise CorruptCheckpointError if the settings do not select a module for which the file has an update.
 
-        module: its name in the model that was trained.
+        module: its name in the trained model.
         """
         if not self._is_target(module):
             raise CorruptCheckpointError(
@@ -340,5 +340,5 @@ def _matches(match: Callable[[str, str], bool], pattern: str, module: str, setti
 
 
 def show_name(name: str) -> str:
-    """The name of a tensor or module in a message: what prints of it, in bounded length."""
+    """The name of a tensor or module for a message: printable, in bounded length."""
     return f"{printable(name):.{LONGEST_NAME}}"

@@ -53,7 +53,7 @@ MOST_HEADER_THREADS = 8
 
 
 class Folder:
-    """A folder with the files of a checkpoint. Its attributes and methods are those of a `Repository`."""
+    """A folder with the files of a checkpoint. Has the attributes and methods of a `Repository`."""
 
     revision = None
     offline = False
@@ -63,7 +63,7 @@ class Folder:
         self.path = path
 
     def open(self, file: str) -> Path:
-        """The path of a file of weights."""
+        """The path of a weight file."""
         return self.path / file
 
     def find(self, file: str) -> Path | None:
@@ -75,7 +75,7 @@ class Folder:
 
 
 class FileStore(TensorStore):
-    """A TensorStore over one weight file, or over several with an index. A file is opened when it is first needed.
+    """A TensorStore over one weight file, or several with an index. Files are opened when first needed.
 
     Args:
         ref: the model's name; errors begin with it.
@@ -84,7 +84,7 @@ class FileStore(TensorStore):
         main_file: name of the one file, or of the index.
         index: which file holds which tensor; None for one file.
         opened: files that are already open, by name.
-        opener: function that opens the other files; None for that of their format.
+        opener: function that opens the other files; None for the opener of their format.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class FileStore(TensorStore):
 
     @property
     def lanes(self) -> int:
-        """How many reads at once make it faster."""
+        """Number of parallel reads that make reading faster."""
         return self._lanes
 
     @property
     def nested_under(self) -> str:
-        """The key of the one file that holds the tensors; "" for the file itself, or several files."""
+        """The key that holds the tensors in a single file; "" for the top level, or several files."""
         return self._open_file(self.main_file).nested_under if self._index is None else ""
 
     @property
@@ -134,20 +134,20 @@ class FileStore(TensorStore):
 
     @property
     def total_nbytes(self) -> int | None:
-        """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
+        """Bytes of all tensors, from the index (None if it does not state them) or the header of the one file."""
         if self._index is not None:
             return self._index.total_nbytes
         return sum(info.nbytes for info in self._open_file(self.main_file).tensors.values())
 
     @property
     def parameters(self) -> int | None:
-        """Number of floating-point elements, in files that are not open by the bytes that the index states."""
+        """Number of floating-point elements; for files that are not open, estimated from the bytes in the index."""
         return self.count(lambda info: math.prod(info.shape) if info.dtype.startswith(("F", "BF")) else 0)
 
     def count(self, weights: Callable[[TensorInfo], int]) -> int | None:
-        """The sum of a number for each tensor, in files that are not open by the bytes that the index states.
+        """The sum of a number over all tensors; for files that are not open, estimated from the bytes in the index.
 
-        None if the index does not state them.
+        None if the index does not state the bytes.
         """
         count = 0
         nbytes = 0
@@ -170,9 +170,10 @@ class FileStore(TensorStore):
         return self._index.weight_map
 
     def info(self, name: str) -> TensorInfo:
-        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it.
+        """Shape, dtype and bytes of one tensor.
 
-        Raises it also if a later file holds the tensor, too, or one that the index lacks: transformers takes it.
+        Raises CorruptCheckpointError if the file in the index lacks the tensor, or if a later file also contains it or
+        has a tensor that the index lacks, because transformers would load that.
         """
         self._compare_with_index()
         file = self._weight_map[name]
@@ -224,7 +225,7 @@ class FileStore(TensorStore):
         return frozenset(match[1] for match in matches if match is not None)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """A note if these weights are rounded whenever the model runs, and if other files may hold them, too."""
+        """Notes if the running model rounds these weights, and if files that are not open may also contain them."""
         notes = []
         rounded = [name for name in names if name in self._rounded]
         if rounded:
@@ -280,7 +281,7 @@ class FileStore(TensorStore):
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name.
 
-        After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
+        After an error or Ctrl-C, does not wait for files that are still being opened: a server may be silent.
         """
         files = sorted({self._weight_map[name] for name in names})
         with ExitStack() as stack:
@@ -295,7 +296,7 @@ class FileStore(TensorStore):
                 wait()
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors; at once from each file that is remote."""
+        """Rows of each of these tensors; from a remote file, all at once."""
         by_file: dict[str, dict[str, slice]] = defaultdict(dict)
         for name, rows in reads.items():
             self.info(name)  # raises if the tensor is not in the file that the index names
@@ -313,7 +314,7 @@ class FileStore(TensorStore):
         return self._source_folder.find(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        """Download every weight file completely. Calls `progress` with each file's name."""
         for file in self._file_names:
             progress(file)
             self._source_folder.download(file)
@@ -353,7 +354,7 @@ def _find_repeated(index: Index, file: str, tensors: Collection[str]) -> dict[st
 
 
 def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:
-    """Open the checkpoint in a folder, in one file, or behind one index.
+    """Open the checkpoint in a folder, in one file, or behind an index.
 
     Args:
         path: see `find_checkpoint`.
@@ -378,7 +379,7 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
 def open_files(
     ref: str, folder: Folder | Repository, name: str, config: Mapping[str, Any], index: Index | None
 ) -> FileStore:
-    """Open a file of weights, or an index. A GGUF file, or the first file of several, has its own configuration.
+    """Open a weight file or an index. A GGUF file (the first of several) has its own configuration.
 
     Raises CheckpointError if it is broken.
     """

@@ -59,14 +59,14 @@ class Format:
     """One file format.
 
     Attributes:
-        name: name that users know it by.
-        suffixes: ends of its file names; the first one is the usual one.
-        usual_stem: file name of a checkpoint before the suffix, as transformers writes it; "" if transformers does not
+        name: common name.
+        suffixes: endings of its file names, the usual one first.
+        usual_stem: the name that transformers gives a checkpoint file, without the suffix; "" if transformers does not
             write this format.
         opener: module and name of the `TensorFile` that opens one file; "" for an unsupported format, with `advice` on
             what to use instead.
-        not_weights: pattern of file names with the usual suffix that hold something else → what they hold, and what to
-            give.
+        not_weights: pattern of names of files with the usual suffix but other content → that content, and what to give
+            instead.
         advice: what to use instead of an unsupported format.
     """
 
@@ -152,10 +152,10 @@ OTHER_FOLDERS = (
 
 
 def usual_names() -> tuple[str, ...]:
-    """The files to try in a folder or repository, in the order of transformers.
+    """The files to try in a folder or repository, in the order that transformers uses.
 
-    The one file of a format comes before its index, which `save_pretrained` leaves behind if it writes one file over
-    several.
+    The single file of a format comes before its index: `save_pretrained` leaves a stale index behind if it writes one
+    file over several.
     """
     names = []
     for file_format in FORMATS:
@@ -166,9 +166,9 @@ def usual_names() -> tuple[str, ...]:
 
 
 def stated_weights(config: Mapping[str, Any]) -> str | None:
-    """The file of weights, or the index, that config.json names for transformers; None if it names none.
+    """The weight file or index that config.json names for transformers; None if it names none.
 
-    Raises UnsupportedModelError for what transformers does not open: another format, or a file outside the folder.
+    Raises UnsupportedModelError for files that transformers does not open: another format, or outside the folder.
     """
     name = config.get(WEIGHTS_FIELD)
     if name is None:
@@ -183,24 +183,24 @@ def stated_weights(config: Mapping[str, Any]) -> str | None:
 
 
 def is_inside(file: str) -> bool:
-    """Whether the name of a file, which others have written, can only lead into the folder that it is relative to."""
+    """Whether an untrusted file name can only lead into the folder that it is relative to."""
     path = PurePosixPath(file)
     is_relative = not path.is_absolute() and ".." not in path.parts and "\\" not in file and ":" not in file
     return is_relative and file.isprintable() and path.name != "" and len(file) <= LONGEST_NAME
 
 
 def is_index(file: str) -> bool:
-    """Whether a file is named as the index of a sharded checkpoint."""
+    """Whether a file has the name of an index of a sharded checkpoint."""
     return file.endswith(INDEX_SUFFIX)
 
 
 def is_weights(file: str) -> bool:
-    """Whether a file is named as weights of a known format, supported or not, or as an index of weights."""
+    """Whether a file has the name of an index, or of weights in a known format, supported or not."""
     return is_index(file) or any(file.endswith(file_format.suffixes) for file_format in FORMATS)
 
 
 def limit_of(file: str) -> int | None:
-    """The most bytes that a file of this name may have; None for weights."""
+    """Maximum bytes of a file with this name; None for weights."""
     if is_index(file):
         return MOST_INDEX_BYTES
     if is_weights(file):
@@ -230,7 +230,7 @@ def require_format(file: str) -> Format:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The fields of a config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
+    """The fields of a config.json. Raises CorruptCheckpointError if it is missing or not a JSON object."""
     if not path.exists():
         raise CorruptCheckpointError(
             f"no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; attngeo score "
@@ -245,11 +245,11 @@ def read_object(path: Path, most: int = MOST_CONFIG_BYTES, check: Check | None =
 
     Args:
         path: the file.
-        most: the most bytes that it may have.
-        check: raises ValueError for an object inside that is wrong.
+        most: maximum bytes.
+        check: called with each object inside; raises ValueError if it is wrong.
 
     Raises:
-        CorruptCheckpointError: The file cannot be read, or holds no JSON object.
+        CorruptCheckpointError: The file cannot be read, or is not a JSON object.
     """
     text = ""
     try:
@@ -301,7 +301,7 @@ class Index(NamedTuple):
         return sorted(set(self.weight_map.values()))
 
     def move(self, folder: str) -> Index:
-        """The index seen from outside its folder, which is "" or ends in a slash."""
+        """The index as seen from outside its folder, which is "" or ends in a slash."""
         return self._replace(weight_map={tensor: folder + file for tensor, file in self.weight_map.items()})
 
 
@@ -347,16 +347,16 @@ class FoundCheckpoint(NamedTuple):
 
 
 def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> FoundCheckpoint:
-    """Where the weights are that a folder or a file names, and the configuration. Opens no weights.
+    """Find the weights and the configuration of a folder or file. Opens no weights.
 
-    Of a folder, the weights are those that transformers opens; or, if it opens none, its only ones.
+    In a folder, finds the weights that transformers opens, or if there are none, the only weights.
 
     Args:
-        path: a folder, a file of weights, an index, or config.json.
-        config: the fields of a config.json that is not beside the weights.
+        path: a folder, a weight file, an index, or config.json.
+        config: fields of a config.json from elsewhere.
 
     Raises:
-        CheckpointError: It holds no checkpoint, has no config.json, or is of an unsupported format.
+        CheckpointError: There is no checkpoint or no config.json, or the format is not supported.
     """
     if path.name == "config.json" and not path.is_dir():
         path = path.parent
@@ -398,12 +398,12 @@ def _describes_model(path: Path) -> bool:
 
 
 def find_first(folder: Path, names: Iterable[str]) -> str | None:
-    """The first of these names that a file in a folder has; None if there is none."""
+    """The first of these names that exists as a file in a folder; None if none does."""
     return next((name for name in names if (folder / name).is_file()), None)
 
 
 def check_name(file: str) -> None:
-    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
+    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is not an index or a whole checkpoint."""
     if is_index(file):
         return
     file_format = require_format(file)
@@ -414,13 +414,13 @@ def check_name(file: str) -> None:
 
 
 def find_other_content(file: str, file_format: Format) -> str | None:
-    """What a file of a format holds by its name, and what to give, if it is no model; None if it may be one."""
+    """Content of a file that is not a model, judging by its name, and what to give instead; None if it may be one."""
     name = PurePosixPath(file).name
     return next((other for pattern, other in file_format.not_weights.items() if fnmatchcase(name, pattern)), None)
 
 
 def find_only_weights(folder: Path) -> str:
-    """The one file of weights, or the one index, in a folder that has none of the usual names.
+    """The only weight file, or the only index, in a folder without the usual names.
 
     Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
     """
@@ -456,9 +456,9 @@ def find_only_weights(folder: Path) -> str:
 
 
 def list_parts(path: Path) -> list[Path]:
-    """The other parts of a model by Meta whose first part this is, in their order; none for any other file.
+    """The later parts of a model by Meta, in order, if this is its first part; none for any other file.
 
-    Raises CorruptCheckpointError if one between them is missing.
+    Raises CorruptCheckpointError if a part between them is missing.
     """
     if path.name != FIRST_PART:
         return []
@@ -473,7 +473,7 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def require_known_suffix(path: Path) -> None:
-    """Raise UnsupportedModelError for a file whose suffix is unknown, with what its first bytes say that it is."""
+    """Raise UnsupportedModelError for a file with an unknown suffix, and name the format of its first bytes."""
     if is_weights(path.name) or not path.is_file():
         return
     mark = recognise(read_head(path))
@@ -482,9 +482,9 @@ def require_known_suffix(path: Path) -> None:
 
 
 def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
-    """Raise UnsupportedModelError for the first of several files of Meta's in a repository.
+    """Raise UnsupportedModelError for the first of several Meta parts in a repository.
 
-    has: whether the repository has a file of this name.
+    has: whether the repository has a file with this name.
     """
     part = META_PART.search(file)
     if part and not int(part[1]):
@@ -497,7 +497,7 @@ def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
 
 
 def refuse_adapter_file(path: Path) -> None:
-    """Raise UnsupportedModelError for a file, without a config.json beside it, that holds an adapter."""
+    """Raise UnsupportedModelError for an adapter file without a config.json beside it."""
     if path.with_name("config.json").is_file():
         return
     if path.with_name(ADAPTER).is_file():
@@ -515,7 +515,7 @@ def refuse_adapter_file(path: Path) -> None:
 
 
 def refuse_other_folders(folder: Path) -> None:
-    """Raise UnsupportedModelError for a folder that holds a checkpoint of another kind, with what converts it."""
+    """Raise UnsupportedModelError for a folder with another kind of checkpoint, and say what converts it."""
     for name, patterns, advice in OTHER_FOLDERS:
         for pattern in patterns:
             if any(folder.glob(pattern)):
@@ -523,9 +523,9 @@ def refuse_other_folders(folder: Path) -> None:
 
 
 def refuse_shard(file: str) -> None:
-    """Raise CorruptCheckpointError if `file` is one shard of several: alone it holds only a part of the model.
+    """Raise CorruptCheckpointError if `file` is one of several shards: alone, it is only a part of the model.
 
-    The first part of a GGUF file says how many there are.
+    The first part of a GGUF model passes, because it states the number of parts.
     """
     part = LATER_PART.search(file)
     if part:

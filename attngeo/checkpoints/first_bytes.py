@@ -24,12 +24,12 @@ ADAPTERS = (
 
 
 class FileMark(NamedTuple):
-    """The first bytes of files of one kind.
+    """The first bytes of one kind of file.
 
     Attributes:
         pattern: matches the first bytes.
-        kind: what the files are.
-        advice: what to do with one of them.
+        kind: name of the kind.
+        advice: what to do with such a file.
     """
 
     pattern: re.Pattern[bytes]
@@ -80,7 +80,7 @@ OTHER_ANSWERS = (
 
 
 def read_head(path: Path, count: int = LOOKED_AT) -> bytes:
-    """The first bytes of a file on this machine; none if it cannot be read, which is said when it is opened."""
+    """The first bytes of a local file; none if it cannot be read (opening it reports the error)."""
     try:
         with path.open("rb") as file:
             return file.read(count)
@@ -89,7 +89,7 @@ def read_head(path: Path, count: int = LOOKED_AT) -> bytes:
 
 
 def recognise_adapter(head: bytes) -> str | None:
-    """Whose form the adapter has that a safetensors file holds, by its first bytes; None if it is none."""
+    """The program whose adapter format a safetensors file has, judging by its first bytes; None if not an adapter."""
     mark = recognise(head)
     if mark is None or mark.kind != SAFETENSORS:
         return None
@@ -98,16 +98,16 @@ def recognise_adapter(head: bytes) -> str | None:
 
 
 def recognise(head: bytes) -> FileMark | None:
-    """The kind of a file, by its first `LOOKED_AT` bytes; None if it is not known."""
+    """The kind of a file, judging by its first `LOOKED_AT` bytes; None if unknown."""
     return next((mark for mark in (*MARKS, *OTHER_ANSWERS) if mark.pattern.match(head)), None)
 
 
 def explain_other_format(head: bytes, expected: str) -> AttnGeoError | None:
-    """The error for a file that is whole and of another format than its name says; None if it seems to be damaged.
+    """The error for an intact file in another format than its name says; None if the file seems damaged.
 
     Args:
         head: its first `LOOKED_AT` bytes.
-        expected: the format that its name says: `SAFETENSORS`, `PYTORCH` or `GGUF`.
+        expected: the format that its name promises: `SAFETENSORS`, `PYTORCH` or `GGUF`.
     """
     mark = recognise(head)
     if mark is None or mark.kind == expected:

@@ -66,16 +66,16 @@ class GgufFile(TensorFile):
 
     Args:
         source: the open file.
-        inherited: the metadata of the first file of several, as the others have no own.
+        inherited: the metadata of the first of several files; the others have none.
 
     Raises:
         CorruptCheckpointError: The file is broken.
-        UnsupportedModelError: Its architecture or a value of it is not read.
+        UnsupportedModelError: Its architecture or a value is not supported.
 
-    metadata: the header's values, with `Unread` for lists. tensors: name as transformers has it → what is stored. own:
-    the values that this file has itself. layers: the beginning of their names ("", "enc.", "dec.") → the numbers of the
-    layers in this file. config: what config.json would state. factors: what divides the frequencies of rotary
-    embeddings; empty if it is unknown, None if this file has none.
+    metadata: the header's values, with `Unread` for lists. tensors: name in transformers → the stored tensor. own: the
+    values in this file itself. layers: prefix of layer names ("", "enc.", "dec.") → numbers of the layers in this file.
+    config: the fields that config.json would have. factors: divisors of the rotary frequencies; empty if they are
+    unknown, None if this file has none.
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
@@ -119,11 +119,11 @@ class GgufFile(TensorFile):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file states that it is the only one of its model: llama.cpp writes 0 parts into a merged file."""
+        """Whether the file states that it is the whole model: llama.cpp writes 0 parts into a merged file."""
         return self.metadata.get("split.count", 1) in (0, 1)
 
     def build_config(self) -> dict[str, Any]:
-        """The fields of config.json that layouts read."""
+        """The config.json fields that layouts read."""
         name = self.metadata["general.architecture"]
         config: dict[str, Any] = {
             "model_type": self.family.model_type,
@@ -325,10 +325,10 @@ class GgufFile(TensorFile):
 
 
 def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSource]) -> dict[str, GgufFile]:
-    """The other files of a model in several: name → the file.
+    """The other files of a model in several files: name → the open file.
 
-    The first one says how many there are. It has the metadata of all; the factors of rotary embeddings may be in any,
-    and it gets them.
+    The first file states their number and has the metadata of all. Rotary factors may be in any file; the first one
+    receives them.
 
     Args:
         first: the first file.
@@ -336,7 +336,7 @@ def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSou
         open_source: opens a file by its name.
 
     Raises:
-        CorruptCheckpointError: A file is missing, broken, or another one than its name says.
+        CorruptCheckpointError: A file is missing, broken, or not the part that its name says.
     """
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", name)
@@ -388,7 +388,7 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
 
 
 def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
-    """Raise CorruptCheckpointError unless files hold as many layers as the metadata of the first one state."""
+    """Raise CorruptCheckpointError unless the files have as many layers as the metadata of the first one states."""
     layers: dict[str, set[int]] = {}
     for file in files:
         for stack, numbers in file.layers.items():

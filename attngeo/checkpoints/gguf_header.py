@@ -40,7 +40,7 @@ TOKEN_TYPES = f"{VOCABULARY}.token_type"
 
 
 class Unread(NamedTuple):
-    """A list that was read over. length: the number of its values."""
+    """A list that was skipped. length: the number of its values."""
 
     length: int
 
@@ -49,11 +49,11 @@ class Unread(NamedTuple):
 
 
 class GgufEntry(NamedTuple):
-    """One tensor of a header.
+    """One tensor in a header.
 
     Attributes:
         name: name of the tensor.
-        shape: the first dimension first, unlike in the file.
+        shape: dimensions, in the reverse of their order in the file.
         dtype: number of its type.
         offset: first byte of the tensor, counted from the start of the tensors.
     """
@@ -65,7 +65,7 @@ class GgufEntry(NamedTuple):
 
 
 class HeaderReader:
-    """The header's bytes, one value after the other. position: the next byte."""
+    """Reads a header value by value. position: the next byte."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -76,11 +76,11 @@ class HeaderReader:
         self._start = 0
 
     def broken(self, problem: str) -> CorruptCheckpointError:
-        """The error about the header."""
+        """The error for a broken header."""
         return CorruptCheckpointError(f"the GGUF header {problem}; copy or download it again")
 
     def explain_start(self, magic: bytes, version: int) -> AttnGeoError:
-        """The error for a file that begins otherwise than one that is read."""
+        """The error for a file with an unexpected beginning."""
         if magic != MAGIC:
             return explain_content(self._source, GGUF) or self.broken(
                 f"begins with {magic!r} and version {version}, expected {MAGIC!r} and version 2 or 3"
@@ -109,18 +109,18 @@ class HeaderReader:
         return self._chunk[first : first + count]
 
     def number(self, form: str) -> Any:
-        """The next number. form: as `struct` names its type."""
+        """The next number. form: its type in `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
 
     def text(self) -> str:
-        """The next text, which is a name."""
+        """The next text, a name."""
         try:
             return self.take(self.number("Q")).decode("utf-8")
         except UnicodeDecodeError:
             raise self.broken("has a name that is not UTF-8") from None
 
     def value(self, kind: int, *, is_wanted: bool = False) -> Any:
-        """A value; `Unread` for a list that is not asked for."""
+        """The next value; `Unread` for a list that is not wanted."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
@@ -164,14 +164,14 @@ class HeaderReader:
 
 
 def read_vocabulary(source: ByteSource) -> dict[str, Any]:
-    """The values of a header, as `GgufFile.metadata`, and the list of tokens and the one of their types."""
+    """The values of a header, as in `GgufFile.metadata`, with the lists of tokens and token types."""
     with about(source.where):
         metadata, _ = read_header(HeaderReader(source), (TOKENS, TOKEN_TYPES))
     return metadata
 
 
 def read_header(reader: HeaderReader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[GgufEntry]]:
-    """The values and the tensors that a header lists. wanted: the keys of lists that are kept however long they are."""
+    """The values and tensors in a header. wanted: keys of lists to keep, whatever their length."""
     magic = reader.take(4)
     version = reader.number("I")
     if magic != MAGIC or version not in VERSIONS:

@@ -69,18 +69,18 @@ GET_FILES = "run once online with $download"
 
 
 class Repository:
-    """One repository at one revision. Turns huggingface_hub's errors into attngeo's, about this model.
+    """One repository at one revision. Turns errors of huggingface_hub into attngeo's errors about this model.
 
     Args:
         ref: a model on the Hub.
-        access: whether only the cache is used, or each weight file that is needed is downloaded into it.
+        access: whether to use only the cache, or to download each weight file that is needed into it.
 
     Attributes:
-        path: folder of its files in the cache, once it is pinned.
-        revision: the commit, once it is pinned; before that, the revision of `ref`.
-        endpoint: address of the Hub.
+        path: folder of its files in the cache, once pinned.
+        revision: the commit, once pinned; before that, the revision of `ref`.
+        endpoint: web address of the Hub.
         offline: whether downloads are forbidden.
-        at_once: number of files that are opened at a time.
+        at_once: number of files to open in parallel.
     """
 
     path: Path
@@ -95,19 +95,19 @@ class Repository:
         self._pinned_in: str | None = None
 
     def pin(self, *names: str) -> Path:
-        """Take all files from one commit from now on, that of config.json.
+        """From now on, take all files from one commit, the commit of config.json.
 
-        An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. Weights in a folder have their config.json beside them, or else that of the repository.
+        An adapter has its own configuration. A GGUF file needs none, so any small file that repositories usually have
+        will do. Weights in a folder use the config.json beside them, or else the one of the repository.
 
         Args:
-            names: names of the file, in the order in which they are tried, if it is another one.
+            names: files to try in this order, instead of config.json.
 
         Returns:
             The path of that file in the cache.
 
         Raises:
-            CorruptCheckpointError: The repository has no such file.
+            CorruptCheckpointError: The repository has none of these files.
             ModelUnavailableError: The Hub has no such model, refuses access, or cannot be reached.
         """
         weights = self.ref.file or ""
@@ -148,14 +148,14 @@ class Repository:
         )
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
-        """The file of weights, or the index of several with what it says.
+        """The weight file; or the index of several files, with its content.
 
         Args:
             names: names to look for, instead of the usual ones.
 
         Raises:
             UnsupportedModelError: The repository has no such file.
-            NetworkError: In offline mode, the cache has none.
+            NetworkError: In offline mode, the cache has no such file.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         with about(self.ref):
@@ -174,7 +174,7 @@ class Repository:
             )
 
     def open(self, file: str) -> Path | RemoteFile:
-        """The path of a file of weights in the cache, or else ranges of it. Raises NetworkError or CheckpointError."""
+        """The path of a weight file in the cache, or else a RemoteFile. Raises NetworkError or CheckpointError."""
         if not (self.is_cached(file) or self.offline or self.access.download):
             return RemoteFile(f"{self.ref}: {file}", partial(self._look_up, file), self.access.retries)
         path = self.download(file)
@@ -201,15 +201,15 @@ class Repository:
         return Address(location, stated.size, stated.etag or "", headers)
 
     def find(self, file: str) -> Path | None:
-        """The path in the cache of another file beside config.json; None if the repository lacks it."""
+        """The path in the cache of another file beside config.json; None if the repository has no such file."""
         return self.download(f"{self._pinned_in or ''}{file}")
 
     def download(self, file: str) -> Path | None:
-        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it.
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository has no such file.
 
         Raises:
-            CorruptCheckpointError: A small file is longer than any.
-            NetworkError: The server has another revision of the file, or another file than it has announced.
+            CorruptCheckpointError: A small file is larger than any real one.
+            NetworkError: The server sends another revision of the file, or another file than it announced.
         """
         with self._explain_errors() as rules:
             with self._note_unverified(file) as unverified:
@@ -241,7 +241,7 @@ class Repository:
             )
 
     def list_revisions(self) -> list[str]:
-        """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
+        """The branches, then the tags. Raises NetworkError in offline mode, and errors of the Hub."""
         with self._explain_errors():
             if self.offline:
                 raise NetworkError(
@@ -253,15 +253,15 @@ class Repository:
         return list(dict.fromkeys(names))
 
     def list_hashes(self) -> dict[str, str]:
-        """The hashes of the files that are beside the weights, by one request; nothing is downloaded.
+        """The hashes of the files in the folder of the weights, by one request, without a download.
 
         Returns:
-            File → the SHA-256 of a large one, the hash of git of a small one. In offline mode, of those in the cache;
-            a cache without links knows none.
+            File → its SHA-256 if it is large, its git hash if it is small. In offline mode, only files in the cache; a
+            cache without links has no hashes.
 
         Raises:
             ModelUnavailableError: The Hub has no such revision, refuses access, or cannot be reached.
-            CorruptCheckpointError: In offline mode: the cache has no small file of it.
+            CorruptCheckpointError: In offline mode, the cache has no small file of this model.
         """
         folder = folder_of(self.ref.file or "")
         if self.offline:
@@ -292,7 +292,7 @@ class Repository:
         return exists
 
     def is_cached(self, file: str) -> bool:
-        """Whether the cache has `file`, of this revision."""
+        """Whether the cache has `file` at this revision."""
         return isinstance(self._look_into_cache(file), str)
 
     def _look_into_cache(self, file: str) -> Any:
@@ -423,26 +423,26 @@ class Repository:
 
 
 def require_texts(names: list[Any]) -> None:
-    """Raise ValueError if one of the names or hashes that a server states is no text."""
+    """Raise ValueError if a name or hash from a server is not text."""
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"a name is {name!r:.60}, expected text")
 
 
 def folder_of(file: str) -> str:
-    """The folder of a file in a repository, with a slash at its end; "" for a file in no folder."""
+    """The folder of a file in a repository, with a final slash; "" for a file at the top."""
     return file[: file.rfind("/") + 1]
 
 
 def verify_download(path: Path, announced: str | None) -> None:
     """Compare a file that was downloaded into the cache with the hash that the server announced.
 
-    The hash is the SHA-256 of a large file and the hash of git of a small one; other servers may announce the SHA-1, or
-    what is no hash, which is not checked. A file that differs, or whose check is interrupted, is removed.
+    This is the SHA-256 of a large file and the git hash of a small one. Other servers may announce a SHA-1, or a text
+    that is not a hash, which is not checked. Removes a file that differs, or whose check is interrupted.
 
     Args:
-        path: the file, or in a cache with links the link to its blob, whose name is the hash.
-        announced: the hash in a cache without links.
+        path: the file; in a cache with links, the link to its blob, whose name is the hash.
+        announced: the hash, for a cache without links.
 
     Raises:
         NetworkError: The file has another hash.
@@ -481,6 +481,6 @@ def _hash_file(path: Path, announced: str) -> list[str]:
 
 
 def origin(url: str) -> tuple[str, str]:
-    """The scheme and the host with its port: what a token is for."""
+    """The scheme and the host with its port: a token is for one of these."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc

@@ -34,12 +34,12 @@ WHOLE = re.compile(r"(?:^|[._])norm\.weight$|(?:^|\.)rope\.freqs$")
 
 @dataclass(frozen=True)
 class Widths:
-    """The sizes of a whole model; None if a size is not stated.
+    """Sizes of a whole model; None if not stated.
 
     Attributes:
         model: width of the residual stream.
-        queries: width of all query heads of a layer.
-        keys: width of all key heads of a layer.
+        queries: width of all query heads of a layer together.
+        keys: width of all key heads of a layer together.
     """
 
     model: int
@@ -48,7 +48,7 @@ class Widths:
 
     @classmethod
     def find(cls, stated: Mapping[str, Any]) -> Widths | None:
-        """The sizes that params.json or config.json states; None without the first one."""
+        """The sizes in params.json or config.json; None if the width of the model is missing."""
         model = _find_size(stated, "dim", "hidden_size")
         if model is None:
             return None
@@ -67,16 +67,16 @@ def _find_size(stated: Mapping[str, Any], *names: str) -> int | None:
 
 
 class JoinedParts(TensorFile):
-    """The parts of a model as one open file.
+    """The parts of a model as a single open file.
 
     Args:
         source: the first part, open.
-        others: the files of the other parts, in their order.
+        others: the files of the other parts, in order.
         stated: the content of params.json or config.json.
 
     Raises:
-        CorruptCheckpointError: The parts are not those of one model, or one is missing.
-        UnsupportedModelError: It is not known how a tensor is joined.
+        CorruptCheckpointError: The parts belong to different models, or one is missing.
+        UnsupportedModelError: It is unknown how to join a tensor.
     """
 
     def __init__(self, source: ByteSource, others: Sequence[Path], stated: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ class JoinedParts(TensorFile):
         return torch.cat(pieces) if pieces else self._parts[0].read(name, slice(0, 0))
 
     def extents(self, reads: Mapping[str, slice]) -> list[Any]:  # noqa: ARG002 - files on this machine need none
-        """None: the parts are files on this machine."""
+        """No extents: the parts are local files."""
         return []
 
     def close(self) -> None:

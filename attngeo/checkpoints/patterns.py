@@ -25,7 +25,7 @@ COUNT = re.compile(r"(?<=[{,])\d{1,9}(?=[},])", re.ASCII)
 
 
 class PatternError(ValueError):
-    """A pattern is invalid, or takes too long. The text says what is wrong, for example "takes more than 2 s"."""
+    """A pattern is invalid or too slow. The text says what is wrong, for example "takes more than 2 s"."""
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -54,12 +54,12 @@ OPCODES = frozenset(
 
 
 class SavedStorage(NamedTuple):
-    """Numbers of one dtype in one record.
+    """Numbers of one dtype in a record.
 
     Attributes:
         record: name of the record.
         dtype: number type.
-        nbytes: bytes of the record that are used.
+        nbytes: used bytes of the record.
     """
 
     record: str
@@ -75,7 +75,7 @@ class SavedTensor(NamedTuple):
         dtype: number type.
         offset: position of the first number in the storage.
         shape: shape of the tensor.
-        strides: steps in the storage between neighbours along each dimension.
+        strides: step in the storage from one element to the next, for each dimension.
     """
 
     storage: SavedStorage | None
@@ -86,7 +86,7 @@ class SavedTensor(NamedTuple):
 
 
 class Record(dict[Any, Any]):
-    """A stand-in for an object of any class: keeps its items, and does nothing with them."""
+    """A stand-in for an object of any class: keeps its items and does nothing with them."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
         return super().__new__(cls)
@@ -106,9 +106,9 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
 
 
 class TorchUnpickler(pickle._Unpickler):
-    """Makes SavedTensors, and records of everything else. The state of an object is left out.
+    """Builds SavedTensors, and Records for everything else. Leaves out the state of objects.
 
-    file: with `read` and `readline`. storages: those that were read, by their records.
+    file: has `read` and `readline`. storages: record → its storage, for storages read so far.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Opcodes()
@@ -120,7 +120,7 @@ class TorchUnpickler(pickle._Unpickler):
         self._values = 0
 
     def load_safely(self) -> Any:
-        """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file itself."""
+        """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file."""
         try:
             return self.load()
         except UnsafeCheckpointError as error:
@@ -185,7 +185,7 @@ for _opcode in pickletools.opcodes:
 
 
 def broken(why: str) -> CorruptCheckpointError:
-    """The error for a file that is not as torch.save writes it."""
+    """The error for a file that torch.save cannot have written."""
     return CorruptCheckpointError(f"not a readable PyTorch file ({why}); copy or download it again")
 
 
@@ -257,5 +257,5 @@ def _is_size(value: Any) -> bool:
 
 
 def count_spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """The numbers from the first to the last one of a tensor that is not empty."""
+    """How many stored numbers a tensor spans, from its first to its last; it must not be empty."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -36,13 +36,13 @@ ADAPTER_WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re
 
 
 class ModelRef(str):
-    """One model: the text that a user wrote, which knows what it means.
+    """A reference to one model: the text that the user wrote, with its meaning.
 
     Attributes:
         kind: where the model is: on the Hub, in a folder, in a file, or in a Python package.
         name: a Hub id, a path or a demo name.
         revision: a branch, tag or commit of the Hub, or None.
-        file: the file of weights in a repository of the Hub, or None for the usual one.
+        file: the weight file in a Hub repository, or None for the usual one.
     """
 
     kind: Kind
@@ -73,10 +73,10 @@ class ModelRef(str):
     def parse(cls, text: str | Path) -> ModelRef:
         """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
-        A path that exists comes before a Hub id. What is parsed already stays as it is.
+        An existing path takes precedence over a Hub id. Returns a ModelRef unchanged.
 
         Raises:
-            ModelNotFoundError: `text` can only be a path and does not exist, or is no demo.
+            ModelNotFoundError: `text` can only be a path and does not exist, or is an unknown demo.
             UsageError: `text` is none of these.
         """
         if isinstance(text, ModelRef):
@@ -118,12 +118,12 @@ class ModelRef(str):
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only be a path, and not a Hub id."""
+    """Whether `text` can only be a path, not a Hub id."""
     return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)
 
 
 def split_adapter_weight(text: str) -> tuple[str, float]:
-    """The adapter that a text such as "org/name=0.5" names, and its weight, which is 1 if there is none.
+    """The adapter and its weight in a text such as "org/name=0.5"; the weight is 1 by default.
 
     >>> split_adapter_weight("./adapter=-0.5"), split_adapter_weight("org/name")
     (('./adapter', -0.5), ('org/name', 1.0))

@@ -57,13 +57,13 @@ MOST_DROPPED_CONNECTIONS = 8
 
 @dataclass(frozen=True)
 class Address:
-    """The address at which a server has a file.
+    """The address of a file on a server.
 
     Attributes:
-        url: valid for a limited time.
-        size: of the file, in bytes.
-        etag: the hash of the content, "" if the Hub states none.
-        headers: those that each request for the file needs.
+        url: the address, valid for a limited time.
+        size: size of the file in bytes.
+        etag: hash of the content, "" if the Hub states none.
+        headers: headers that each request for the file needs.
     """
 
     url: str
@@ -124,15 +124,15 @@ PASSING_ERRORS = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeErr
 class RemoteFile:
     """A file on the Hub, with the attributes and methods of a `RegularFile`.
 
-    All requests are for one content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
+    All requests get the same content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
 
     Args:
         where: the name of the file, for errors and the log.
         look_up: asks the Hub for the file's address.
-        retries: how often in a row a request for a part may be repeated without PROGRESS bytes in between.
+        retries: how many times in a row a range request may be repeated without PROGRESS bytes in between.
 
     Raises:
-        NetworkError: By `read` and `hold`: the server does not send ranges, it has failed more than `retries` times, or
+        NetworkError: From `read` and `hold`: the server does not send ranges, has failed more than `retries` times, or
             the file has changed.
     """
 
@@ -152,7 +152,7 @@ class RemoteFile:
         watch_clients()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """The `count` bytes from `offset` on, uint8 [count], in new memory; held ones need no request."""
+        """The `count` bytes from `offset` on, uint8 [count], in new memory; held bytes need no request."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"ends inside tensor {name!r}")
         with self._held_lock:
@@ -171,7 +171,7 @@ class RemoteFile:
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests."""
+        """Context manager: downloads the bytes of `extents` with few requests and keeps them in memory."""
         merged = merge((max(offset, 0), min(offset + nbytes, self.size) - max(offset, 0)) for offset, nbytes in extents)
         require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
         blocks = self._load(merged)
@@ -184,7 +184,7 @@ class RemoteFile:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
     def close(self) -> None:
-        """Free the memory of held bytes, and end pauses and downloads."""
+        """Free the memory of held bytes; stop pauses and downloads."""
         self._held = []
         self._closed.set()
 
@@ -309,10 +309,10 @@ class RemoteFile:
 
 
 def merge(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges in ascending order; those that overlap or have a small gap between them are merged.
+    """The ranges in ascending order, merged if they overlap or the gap between them is small.
 
-    A gap is small if the gaps of the merged range together are at most MOST_GAP_SHARE of its bytes in `extents`. Empty
-    ranges, and those of a negative length, are left out.
+    A gap is small if all gaps in the merged range add up to at most MOST_GAP_SHARE of its requested bytes. Ranges of
+    zero or negative length are left out.
 
     Args:
         extents: offset and number of bytes of each range, in any order.

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable[[str], str] | None:
-    """From the name of a tensor in a checkpoint to its name in the model that transformers makes of it.
+    """A function from a tensor's name in a checkpoint to its name in the model that transformers builds from it.
 
-    config: config.json. names: of all tensors. None if transformers cannot make a model of this configuration, or if it
-    states too many layers or experts. A name that transformers gives no other one stays.
+    config: config.json. names: names of all tensors. None if transformers cannot build a model from this configuration,
+    or if it states too many layers or experts. The function returns other names unchanged.
     """
     if any(count > max(len(names), MOST_MODULES) for count in _list_counts(config)):
         return None

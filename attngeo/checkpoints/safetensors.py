@@ -65,7 +65,7 @@ class SafetensorsFile(TensorFile):
 
 
 def list_names(source: ByteSource) -> list[str]:
-    """The names in a file of which nothing else is read; none if it is broken, which is said when it is read."""
+    """The tensor names in a file, unchecked; none if the file is broken (reading it reports the error)."""
     length = int.from_bytes(bytes(read_bytes(source, 0, min(8, source.size), "header")), "little")
     if length > min(LONGEST_HEADER, source.size - 8):
         return []
@@ -77,9 +77,9 @@ def list_names(source: ByteSource) -> list[str]:
 
 
 def parse_header(text: bytes) -> Any:
-    """The content of a header. Raises ValueError or RecursionError for what the library does not accept either.
+    """The content of a header. Raises ValueError or RecursionError for headers that the library also rejects.
 
-    Python's parser accepts more: UTF-16, half of a surrogate pair, a name twice and -0 for a size.
+    Python's parser alone would accept UTF-16, half of a surrogate pair, repeated names and -0 as a size.
     """
     decoded = text.decode("utf-8")
     parse_int = _refuse_minus_zero if "-0" in decoded else None
@@ -93,7 +93,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     """The table of contents of a parsed header. Raises CorruptCheckpointError if an entry is wrong.
 
     The tensors must fill the data without gaps or overlaps. data_start: the first byte of the data in the file. size:
-    of the file.
+    bytes of the file.
     """
     if not isinstance(header, dict):
         raise CorruptCheckpointError(f"the safetensors header is {name_type(header)}, expected an object")

@@ -61,7 +61,7 @@ class TorchFile(TensorFile):
     """An open state dict.
 
     Raises UnsafeCheckpointError if a pickle names more than tensors and plain values, CorruptCheckpointError if the
-    file is broken, or holds no tensors.
+    file is broken or has no tensors.
     """
 
     def _load(self) -> None:

@@ -33,9 +33,9 @@ LONG_END = 76
 
 
 class ZipRecords:
-    """The records of an archive by name, without the folder that all of them are in.
+    """The records of an archive by name, without their common folder.
 
-    Raises CorruptCheckpointError if the file is no zip file, or if a record is compressed, encrypted or listed twice.
+    Raises CorruptCheckpointError if this is not a zip file, or if a record is compressed, encrypted or listed twice.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -47,7 +47,7 @@ class ZipRecords:
         self._padding = max(PADDING, 2 * extra_length)
 
     def load_state(self) -> Any:
-        """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
+        """The object in the pickle of the file. Raises UnsafeCheckpointError or CorruptCheckpointError."""
         extents: list[Extent] = []
         for name in SMALL_RECORDS:
             if name in self._records and self._records[name].file_size <= LONGEST:
@@ -77,7 +77,7 @@ class ZipRecords:
         return read_bytes(self._source, self.find_start(name), size, name)
 
     def find_start(self, name: str) -> int:
-        """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
+        """The offset of a record in the file. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
         header = read_bytes(self._source, record.header_offset, LOCAL_HEADER.size, name)
         mark, compression, name_length, extra_length = LOCAL_HEADER.unpack(header)
@@ -90,7 +90,7 @@ class ZipRecords:
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
-        """The header of a record and a part of its content, some more because the length of the header is not known."""
+        """The extents of a record's header and of a part of its content, padded as the header's length is unknown."""
         record = self._records[name]
         header_length = LOCAL_HEADER.size + len(record.orig_filename.encode())
         content = record.header_offset + header_length

@@ -344,10 +344,10 @@ def test_an_adapter_that_is_its_own_base_is_asked_for_once(here: Hub, tmp_path: 
 
 
 def test_an_adapter_that_is_not_in_the_cache(here: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NetworkError, match="offline mode is on; run once without it and with download"):
+    with pytest.raises(NetworkError, match="offline mode is on; run once online with download"):
         attngeo.score("demo:encoder", adapter="org/none", offline=True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(NetworkError, match="HF_HUB_OFFLINE is set; run once without it and with download"):
+    with pytest.raises(NetworkError, match="HF_HUB_OFFLINE is set; run once online with download"):
         attngeo.score("demo:encoder", adapter="org/none")
     assert not here.requests
 
