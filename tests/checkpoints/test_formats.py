@@ -343,7 +343,7 @@ def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpointError, match=r"up_proj.*no such tensor"):
         attngeo.score(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
+    with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json has base_model_name_or_path = None"):
         attngeo.score(tmp_path)
 
 

@@ -25,9 +25,9 @@ BITS = (2, 3, 4, 5, 6, 7, 8)
 
 
 def read_packing(settings: Mapping[str, Any]) -> str:
-    """The packing format; files before version 0.5 state it as `backend`, with the kernel after it.
+    """The packing format; files before version 0.5 state it in `backend`, followed by the kernel.
 
-    AutoRound takes that of GPTQ if none is stated.
+    If none is stated, AutoRound uses GPTQ's.
     """
     stated = settings.get("packing_format")
     if stated is None:
@@ -40,7 +40,7 @@ def read_packing(settings: Mapping[str, Any]) -> str:
 
 
 def require_integers(packed: Packed) -> int:
-    """The bits of a code. Raises UnsupportedModelError for codes that are no whole numbers."""
+    """The bits of a code. Raises UnsupportedModelError for codes that are not integers."""
     data_type = packed.setting("data_type", default="int")
     if data_type != "int":
         raise packed.unsupported(f"AutoRound with data_type = {data_type!r:.40}")
@@ -51,11 +51,11 @@ def require_integers(packed: Packed) -> int:
 
 
 class AutoRoundWords(Gptq):
-    """Words of inputs, as GPTQ has them, of any number of bits. The packing format alone tells what zeros are."""
+    """Words of inputs as in GPTQ, with any number of bits. Only the packing format says how zeros are stored."""
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - names are
-        """Whether words are those of inputs."""
+        """Whether words hold inputs."""
         return read_packing(settings) not in AWQ_PACKING
 
     def _state(self) -> Stated:
@@ -86,11 +86,11 @@ class AutoRoundWords(Gptq):
 
 
 class AutoRoundAwq(Awq):
-    """Words of outputs, as AWQ has them for its kernel of matrices."""
+    """Words of outputs, as in AWQ's GEMM format."""
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - names are
-        """Whether words are those of outputs."""
+        """Whether words hold outputs."""
         return read_packing(settings) in AWQ_PACKING
 
     def _state(self) -> Stated:

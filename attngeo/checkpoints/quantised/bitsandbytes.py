@@ -23,9 +23,9 @@ LARGEST_OFFSET = 1e30
 
 
 class Blocks(Packed):
-    """Codes of 4 bits, the first in the high half of a byte, row after row, and a scale for each block of them.
+    """4-bit codes, row by row, the first in the high half of a byte, with one scale per block of codes.
 
-    The scales may be codes of 8 bits themselves (double quantisation), with a table, blocks and an offset of their own.
+    The scales may themselves be 8-bit codes (double quantisation), with their own table, blocks and offset.
     """
 
     parts: ClassVar = {
@@ -106,7 +106,7 @@ class Blocks(Packed):
         return is_nested
 
     def format_of_state(self) -> str:
-        """The type of the codes, as the name of their description has it: "nf4" or "fp4"."""
+        """The type of the codes, from the name of their description: "nf4" or "fp4"."""
         return self.infos["state"].name.rpartition("__")[2]
 
     def needs(self, rows: slice) -> dict[str, slice]:
@@ -145,7 +145,7 @@ class Blocks(Packed):
 
 
 class Int8Rows(Packed):
-    """Codes of 8 bits, and for each row the number that code 127 stands for (LLM.int8)."""
+    """8-bit codes, with the value of code 127 for each row (LLM.int8)."""
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
     dtypes = ("I8",)

@@ -13,13 +13,13 @@ PACKED_FP4 = {"nvfp4-pack-quantized": 16, "mxfp4-pack-quantized": 32}
 
 
 def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str, ...], number: str) -> Stated:
-    """What the settings of a weight state.
+    """The settings of a weight, checked against its codes.
 
     Args:
         packed: the weight.
         dtypes: dtypes of its codes.
-        formats: formats that have such codes.
-        number: what codes stand for, "int" or "float".
+        formats: formats with such codes.
+        number: type of the coded numbers, "int" or "float".
 
     Raises:
         CorruptCheckpointError: The settings contradict the codes or make no sense.
@@ -43,7 +43,7 @@ def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str
 
 
 def find_size(packed: Packed) -> int | None:
-    """The inputs that share a scale: -1 for those of a row, None for all numbers, and for blocks of rows."""
+    """How many inputs share a scale: -1 for a whole row, None for the whole weight or blocks of rows."""
     size = None
     inferred = "tensor"
     if packed.settings.get("group_size") is not None:

@@ -28,7 +28,7 @@ FORMS = {
 
 
 class Scaled(Packed):
-    """Numbers of 8 bits, and a scale for all of them, for each row, or for each block of rows and columns."""
+    """8-bit numbers, with one scale in total, per row, or per block of rows and columns."""
 
     parts: ClassVar = {
         "codes": (".weight",),
@@ -126,7 +126,7 @@ class Scaled(Packed):
         raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected [height, width]")
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The rows of the codes, and of the scales that their blocks have."""
+        """The rows of the codes, and the scales of their blocks."""
         start, stop, _ = rows.indices(self.shape[0])
         height, _ = self.block
         blocks = slice(start // height, math.ceil(stop / height))
@@ -157,9 +157,9 @@ class Scaled(Packed):
 
 
 class PackedFp4(Packed):
-    """Numbers of 4 bits (E2M1), two in a byte, a scale for 16 or 32 of them, and perhaps one for all.
+    """4-bit numbers (E2M1), two per byte, with one scale per 16 or 32 numbers, and perhaps an overall scale.
 
-    The names are those of compressed-tensors.
+    Tensor names are those of compressed-tensors.
     """
 
     parts: ClassVar = {
@@ -216,7 +216,7 @@ class PackedFp4(Packed):
 
 
 class ModeloptFp4(PackedFp4):
-    """The same of modelopt: its scale of all numbers multiplies."""
+    """FP4 of modelopt: its overall scale multiplies."""
 
     parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",), "overall": (".weight_scale_2",)}
     divides = False
@@ -226,9 +226,9 @@ class ModeloptFp4(PackedFp4):
 
 
 def state_modelopt(packed: Packed, dtypes: tuple[str, ...], algorithm: str) -> Stated:
-    """What modelopt states about a weight: an algorithm for all of them, or for each that has another one.
+    """The settings of modelopt for a weight: one algorithm for the whole model, or one per weight.
 
-    Raises CorruptCheckpointError if it is another one than that of the codes.
+    Raises CorruptCheckpointError if the codes use another algorithm.
     """
     stated = packed.setting("quant_algo", default=algorithm).upper()
     if "AWQ" in stated:

@@ -24,11 +24,11 @@ from attngeo.checkpoints.store import TensorInfo
 
 
 class Packing(NamedTuple):
-    """How numbers are packed along the first axis, the first block highest.
+    """A packing of numbers along the first axis, with the first block in the highest bits.
 
     Attributes:
-        bits: bits of a number.
-        blocks: numbers in a word.
+        bits: bits per number.
+        blocks: numbers per word.
         dtype: dtype of the words.
     """
 
@@ -53,9 +53,9 @@ MOST_TEXT_CHARACTERS = 32
 
 
 class Hqq(Packed):
-    """A matrix that is reshaped to [groups, size] (axis 1) or [size, groups] (axis 0), and packed along its rows.
+    """A matrix reshaped to [groups, size] (axis 1) or [size, groups] (axis 0), and packed along its rows.
 
-    A weight is (code - zero) · scale. What else a layer states is stored in tensors of its own.
+    A weight is (code - zero) · scale. The other settings of a layer are stored as tensors.
     """
 
     parts: ClassVar = {
@@ -146,7 +146,7 @@ class Hqq(Packed):
         return start * inputs // self.width, math.ceil(stop * inputs / self.width)
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The words that hold these rows, and the scales of their groups."""
+        """The words with these rows, and the scales of their groups."""
         start, stop = self._span(rows)
         scales = slice(start, stop) if self.axis == 1 else slice(None)
         return {"codes": find_packed_rows(start, stop, self.packed), "scales": scales, "zeros": scales}
@@ -171,7 +171,7 @@ class Hqq(Packed):
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
-        """The weights that codes stand for, as the stated bits tell."""
+        """Number of weights that the codes stand for, from the stated bits."""
         config = settings.get("quant_config")
         weights = config.get("weight_quant_params") if isinstance(config, Mapping) else None
         bits = weights.get("nbits") if isinstance(weights, Mapping) else None

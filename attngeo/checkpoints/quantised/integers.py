@@ -22,7 +22,7 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 class Gptq(Packed):
-    """Words of inputs, [words, outputs]; zeros in words of outputs, [groups, words]; each input names its group."""
+    """Words of inputs, [words, outputs]; zeros in words of outputs, [groups, words]; a group number per input."""
 
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",), "groups": (".g_idx",)}
     optional = frozenset({"groups"})
@@ -85,7 +85,7 @@ class Gptq(Packed):
 
 
 class Awq(Packed):
-    """Words of outputs in an order of their own, [inputs, words] (GEMM), or of inputs, [outputs, words] (GEMV)."""
+    """Words of outputs in a special order, [inputs, words] (GEMM), or of inputs, [outputs, words] (GEMV)."""
 
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",)}
     dtypes = WORDS
@@ -148,7 +148,7 @@ def _unpack_outputs(words: Tensor, rows: slice) -> Tensor:
 
 
 class CompressedIntegers(Packed):
-    """Words of inputs, [outputs, words], a scale for each row or group, and zeros in words of outputs."""
+    """Words of inputs, [outputs, words], with one scale per row or group, and zeros in words of outputs."""
 
     parts: ClassVar = {
         "codes": (".weight_packed",),
@@ -221,7 +221,7 @@ class CompressedIntegers(Packed):
 
 
 class Mlx(Packed):
-    """Words of inputs, [outputs, words], and a scale and an offset for each group of a row: code · scale + offset."""
+    """Words of inputs, [outputs, words], with a scale and an offset per group of a row: code · scale + offset."""
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
     dtypes = ("U32",)

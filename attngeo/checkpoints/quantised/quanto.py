@@ -24,16 +24,16 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = {
 
 
 def recognise_method(names: Iterable[str]) -> str:
-    """The method of tensors by their names: "quanto", or "" if it is not recognised.
+    """The quantisation method, from tensor names: "quanto", or "" if not recognised.
 
-    Folders that optimum-quanto has written state the method in no config.json, but in quanto_qmap.json.
+    Folders from optimum-quanto state the method only in quanto_qmap.json, not in config.json.
     """
     codes = (*QuantoBytes.parts["codes"], *QuantoBits.parts["codes"])
     return "quanto" if any(name.endswith(codes) for name in names) else ""
 
 
 class QuantoBytes(Packed):
-    """Codes of 8 bits, whole numbers or float8, and a scale for each row."""
+    """8-bit codes, integers or float8, with one scale per row."""
 
     parts: ClassVar = {"codes": (".weight._data",), "scale": (".weight._scale",)}
     dtypes = ("I8", *FLOAT8)
@@ -58,7 +58,7 @@ class QuantoBytes(Packed):
 
 
 class QuantoBits(Undecoded):
-    """Codes of 4 or 2 bits."""
+    """4-bit or 2-bit codes."""
 
     parts: ClassVar = {"codes": (".weight._data._data",), "scale": (".weight._scale",), "zeros": (".weight._shift",)}
     optional = frozenset({"scale", "zeros"})

@@ -36,9 +36,9 @@ ALGORITHMS = ("awq", "autosmoothquant", "gptq", "gptaq", "qronos", "smooth", "sm
 
 
 def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """The settings of one weight: the first pattern that has its name, else those of the model.
+    """The settings of one weight: from the first pattern that matches its name, or else from the model.
 
-    Raises CorruptCheckpointError if it is excluded, UnsupportedModelError for what is not decoded.
+    Raises CorruptCheckpointError if the weight is excluded, UnsupportedModelError for settings that are not decoded.
     """
     for pattern in _list_patterns(stated.get("exclude")):
         if fnmatchcase(module, pattern):
@@ -98,7 +98,7 @@ def _require_algorithms(stated: Any) -> None:
 
 
 class QuarkFloats(Scaled):
-    """Float8 with a scale for all numbers or for each row."""
+    """Float8 with one scale in total or per row."""
 
     parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",)}
     optional = frozenset()
@@ -127,7 +127,7 @@ class QuarkFloats(Scaled):
 
 
 class QuarkOthers(Undecoded):
-    """Whole numbers, FP4, FP6 and MX numbers."""
+    """Integers, FP4, FP6 and MX numbers."""
 
     parts: ClassVar = {
         "codes": (".weight",),

@@ -13,9 +13,9 @@ class Other(NamedTuple):
     """A method that is not decoded.
 
     Attributes:
-        title: name that people know it by.
+        title: common name.
         reason: why it is not decoded.
-        codes: ends of the names of its codes.
+        codes: name endings of its codes.
     """
 
     title: str
@@ -40,7 +40,7 @@ OTHER_CODES = tuple(sorted({end for other in OTHERS.values() for end in other.co
 
 
 class Undecoded(Packed):
-    """A form of a method whose other forms are decoded. `problem`: what it is, in words."""
+    """A form that is not decoded, of a method whose other forms are. `problem`: its description for errors."""
 
     numbers: ClassVar = {}
     dtypes = tuple(name for name in DTYPE_NAMES.values() if name not in FLOATS)

@@ -48,17 +48,17 @@ DYNAMIC = Fields(
 
 
 def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
-    """The settings of one weight: more than one if several groups may be its own.
+    """The settings of one weight; several if it may belong to several groups.
 
     Args:
-        method: the quantisation of the model.
-        fields: those that its configuration may have.
-        stated: its settings, as config.json states them.
+        method: the quantisation method of the model.
+        fields: the fields that its configuration may have.
+        stated: its settings in config.json.
         module: the name of the weight without its ending.
 
     Raises:
         UnsupportedModelError: A field is unknown or not decoded.
-        CorruptCheckpointError: The weight is stated as one that is not quantised.
+        CorruptCheckpointError: The configuration says that the weight is not quantised.
     """
     of_model = stated
     if method == "mlx":  # modules have entries of their own
@@ -82,7 +82,7 @@ def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], mod
 
 
 def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """The settings of a weight that may never be read, from which its numbers are counted: not checked, and fast."""
+    """The settings for counting the numbers of a weight that may never be read: fast and unchecked."""
     if method == "mlx":
         entry = stated.get(module)
         return entry if isinstance(entry, Mapping) else stated
@@ -104,7 +104,7 @@ def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Ma
 
 
 def is_listed(module: str, skipped: Any) -> bool:
-    """Whether a list of modules has one by its name, its beginning or its end; patterns are no names."""
+    """Whether a list names a module by its name, its beginning or its end. Ignores patterns."""
     if not isinstance(skipped, Sequence) or isinstance(skipped, str):
         return False
     names = [name for name in skipped if isinstance(name, str) and LITERAL.fullmatch(name)]
@@ -112,9 +112,9 @@ def is_listed(module: str, skipped: Any) -> bool:
 
 
 def is_skipped(module: str, skipped: Any) -> bool:
-    """Whether transformers leaves a module as it is: a pattern matches its beginning, up to a point, or is its end.
+    """Whether transformers skips a module: a pattern matches its beginning, up to a point, or is its end.
 
-    Raises UnsupportedModelError for what is no pattern.
+    Raises UnsupportedModelError for an invalid pattern.
     """
     if not isinstance(skipped, Sequence) or isinstance(skipped, str):
         return False

@@ -53,9 +53,9 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedM
 
 
 class Quantisation(NamedTuple):
-    """A quantisation.
+    """A quantisation method.
 
-    fields: of its configuration. forms: that its weights may have; the first one that fits is taken.
+    fields: the fields of its configuration. forms: the possible forms of its weights; the first that fits is used.
     """
 
     fields: Fields
@@ -97,13 +97,13 @@ MOST_SHAPE_BYTES = 1 << 16
 
 
 class DecodingStore(OuterStore):
-    """The tensors of another store, and in place of packed weights the numbers that they stand for, in float32.
+    """The tensors of another store, with packed weights decoded to float32.
 
-    Only what is asked for is read, and where a form allows, only its rows. Scales may be in other files than codes. A
-    weight that is stored as plain numbers is read as it is.
+    Reads only the requested tensors, and only the requested rows if the form allows it. Scales and codes may be in
+    different files. A weight of plain numbers is read as stored.
 
     Args:
-        inner: the store that is decoded.
+        inner: the store to decode.
     """
 
     def __init__(self, inner: FileStore) -> None:
@@ -146,7 +146,7 @@ class DecodingStore(OuterStore):
 
     @cached_property
     def names(self) -> Collection[str]:
-        """The names of all tensors. A packed weight has the name that it would have without quantisation."""
+        """The names of all tensors. A packed weight has its name from the unquantised model."""
         return dict.fromkeys(self._owners.get(stored, stored) for stored in self._inner.names).keys()
 
     def _find(self, name: str) -> Packed | None:
@@ -237,14 +237,14 @@ class DecodingStore(OuterStore):
         return self._small[stored] if stored in self._small else self._inner.read(stored)
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and bytes in memory of one tensor, after decoding."""
+        """Shape and size in memory of one tensor, after decoding."""
         packed = self._find(name)
         if packed is None:
             return self._inner.info(self._plain(name))
         return TensorInfo(name, "F32", packed.shape, 4 * math.prod(packed.shape), packed=packed.format)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """A note if config.json states a quantisation of these weights, and they are stored as plain numbers.
+        """A note if config.json states a quantisation of these weights, but they are stored as plain numbers.
 
         Some methods round plain weights whenever a layer runs, or once when a model is loaded.
         """
@@ -288,11 +288,11 @@ class DecodingStore(OuterStore):
         return needs
 
     def count_nbytes(self, reads: Mapping[str, slice]) -> int:
-        """Bytes that `read_all` reads of the files."""
+        """Stored bytes that `read_all` would read."""
         return self._inner.count_nbytes(self._list_needs(reads))
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Open the files that hold these tensors, and read what tells the shapes of packed ones, all at once."""
+        """Open the files with these tensors, and read at once the small tensors that give the shapes of packed ones."""
         stored: list[str] = []
         for name in names:
             stored += self._pieces.get(name, {name: name}).values()
@@ -306,7 +306,7 @@ class DecodingStore(OuterStore):
         self._small.update(self._inner.read_all(dict.fromkeys(small, slice(None))))
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors, decoded. Raises CorruptCheckpointError for scales that are no numbers."""
+        """Rows of each of these tensors, decoded. Raises CorruptCheckpointError for scales that are not finite."""
         stored = self._inner.read_all(self._list_needs(reads))
         tensors = {}
         for name, rows in reads.items():
@@ -324,7 +324,7 @@ class DecodingStore(OuterStore):
 
     @property
     def parameters(self) -> int | None:
-        """Number of weights, in files that are not open estimated; codes count, scales do not."""
+        """Number of weights, estimated for files that are not open. Counts codes, not scales."""
         return self._files.count(self._count_weights)
 
     def _count_weights(self, info: TensorInfo) -> int:
