@@ -21,7 +21,7 @@ class HubAccess(Options):
     )
     retries: int = option(
         5,
-        "Retries of a failed range request",
+        "Maximum retries of a failed range request",
         advanced=True,
         panel=RUNNING,
         metavar="N",

@@ -223,7 +223,7 @@ class Adapter:
         rank = factors[0][0] if factors[0] else 0
         if factors != [(rank, inputs), (outputs, rank)]:
             raise CorruptCheckpointError(
-                f"A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
+                f"A and B have shapes {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
                 f"and [{outputs}, rank]; give the base that the adapter was trained on",
                 subject=show_name(module),
             )

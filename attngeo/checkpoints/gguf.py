@@ -260,7 +260,7 @@ class GgufFile(TensorFile):
         columns = shape[-1] if shape else 1
         if columns % numbers:
             raise CorruptCheckpointError(
-                f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
+                f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected a multiple of "
                 f"{numbers} ({dtype}); copy or download it again"
             )
         size = math.prod(shape) // numbers * nbytes

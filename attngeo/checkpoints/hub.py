@@ -419,7 +419,7 @@ class Repository:
             return error
         if not isinstance(error, ValueError):  # a KeyError, for example, is the bare name of a field
             reason = f"{type(error).__name__}: {reason}"
-        return NetworkError(f"{constants.ENDPOINT} does not answer as the Hub does ({reason}); check HF_ENDPOINT")
+        return NetworkError(f"{constants.ENDPOINT} does not answer like the Hub ({reason}); check HF_ENDPOINT")
 
 
 def require_texts(names: list[Any]) -> None:

@@ -393,8 +393,7 @@ def _unpack(unpacker: Any, block: bytes, packing: str) -> Iterator[bytes]:
             yield unpacker.decompress(block, UNPACKED_AT_ONCE)
         except zlib.error as error:
             raise NetworkError(
-                f"{constants.ENDPOINT} does not answer as the Hub does ({packing}: {first_line(error)}); check "
-                "HF_ENDPOINT"
+                f"{constants.ENDPOINT} does not answer like the Hub ({packing}: {first_line(error)}); check HF_ENDPOINT"
             ) from None
         block = unpacker.unconsumed_tail
 

@@ -58,4 +58,4 @@ def _compile(pattern: str) -> regex.Pattern[str]:
             re.compile(pattern)  # regex takes more than Python does
             return regex.compile(pattern)
     except (re.error, regex.error, FutureWarning, OverflowError, RecursionError) as error:
-        raise PatternError(f"is not a regular expression of Python ({error!s:.60})") from None
+        raise PatternError(f"is not a Python regular expression ({error!s:.60})") from None

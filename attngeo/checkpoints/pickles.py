@@ -125,7 +125,7 @@ class TorchUnpickler(pickle._Unpickler):
             return self.load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict; "
+                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, so "
                 "loading it could run code; use safetensors weights"
             ) from None
         except AttnGeoError:  # of the file

@@ -173,7 +173,7 @@ class RemoteFile:
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
         """Context manager: downloads the bytes of `extents` with few requests and keeps them in memory."""
         merged = merge((max(offset, 0), min(offset + nbytes, self.size) - max(offset, 0)) for offset, nbytes in extents)
-        require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
+        require_memory(sum(nbytes for _, nbytes in merged), "this read")
         blocks = self._load(merged)
         with self._held_lock:
             self._held = [*self._held, *blocks]

@@ -297,8 +297,8 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
         method = stated_quantisation(store.config) or "config.json states no quantization_config"
         with about(store.ref):
             raise UnsupportedModelError(
-                f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a weight with its "
-                "scales; give the model without quantisation"
+                f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a packed weight "
+                "with its scales; give the model without quantisation"
             )
     if 0 in info.shape:
         with about(store.ref):

@@ -70,9 +70,7 @@ class Blocks(Packed):
         self.is_nested = self.infos["scales"].dtype == "U8"
         says_nested = (is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
         if any(says != self.is_nested for says in says_nested):
-            raise self.broken(
-                "its scales and the tensors that pack them do not fit: one of them is missing or left over"
-            )
+            raise self.broken("its scales are inconsistent: a tensor of packed scales is missing or left over")
         if self.is_nested:
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
             self.require_shape("nested_table", (256,))

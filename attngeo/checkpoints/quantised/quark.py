@@ -63,7 +63,7 @@ def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     weight = table.get("weight")
     if isinstance(weight, list):
         raise UnsupportedModelError(
-            f"{place} states {len(weight)} successive quantisations of weights, which is not supported; "
+            f"{place} states {len(weight)} successive quantisations of weights, expected one; "
             "give the model without quantisation"
         )
     weight = _read_table(weight, f"weight of {place}")

@@ -149,7 +149,7 @@ class Packed:
     def unsupported(self, problem: str) -> UnsupportedModelError:
         """The error for a form that is not decoded."""
         return UnsupportedModelError(
-            f"{problem}, which is not supported; give the model without quantisation", subject=self.name
+            f"not supported: {problem}; give the model without quantisation", subject=self.name
         )
 
     def setting(self, name: str, *, default: Any = "") -> Any:

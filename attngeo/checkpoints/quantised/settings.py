@@ -220,8 +220,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
     form = sparse.get("format", "dense") if isinstance(sparse, Mapping) else sparse
     if form not in (None, "dense"):
         raise UnsupportedModelError(
-            f"weights are in the sparse format {form!r:.40}, which is not supported; give the model "
-            "without quantisation"
+            f"the sparse format {form!r:.40} is not supported; give the model without quantisation"
         )
     ignored = stated.get("ignore") or []
     if not isinstance(ignored, Sequence) or isinstance(ignored, str):
