@@ -259,9 +259,9 @@ def test_the_targets_are_those_of_peft(fields: dict[str, Any]) -> None:
 Tensors = dict[str, torch.Tensor]
 # What is wrong with the tensors → the change, and a fact of the message.
 DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
-    "no B": (lambda tensors: tensors.pop(f"{Q0}.lora_B.weight"), "A and B are [[3, 16]]"),
-    "no A": (lambda tensors: tensors.pop(f"{Q0}.lora_A.weight"), "A and B are [[16, 3]]"),
-    "no dimensions": (lambda tensors: tensors.update({f"{Q0}.lora_A.weight": torch.tensor(1.0)}), "A and B are [[],"),
+    "no B": (lambda tensors: tensors.pop(f"{Q0}.lora_B.weight"), "A and B have shapes [[3, 16]]"),
+    "no A": (lambda tensors: tensors.pop(f"{Q0}.lora_A.weight"), "A and B have shapes [[16, 3]]"),
+    "no dimensions": (lambda tensors: tensors.update({f"{Q0}.lora_A.weight": torch.tensor(1.0)}), "A and B have shapes [[],"),
     "no rows": (
         lambda tensors: tensors.update({
             f"{Q0}.lora_A.weight": torch.ones(0, 16), f"{Q0}.lora_B.weight": torch.ones(16, 0)

@@ -462,7 +462,7 @@ def test_layers_that_bitnet_does_not_round_are_read_as_they_are(skipped: list[st
 def test_a_pattern_of_layers_that_is_none_is_refused(tmp_path: Path) -> None:
     stated = ONLINE | {"modules_to_not_convert": ["("]}
     folder = write_single(tmp_path, draw_state(), CONFIG | {"quantization_config": stated})
-    with refuses_checkpoint(folder, UnsupportedModelError, ("'('", "not a regular expression")):
+    with refuses_checkpoint(folder, UnsupportedModelError, ("'('", "not a Python regular expression")):
         attngeo.score(folder)
 
 
