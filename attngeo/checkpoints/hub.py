@@ -461,8 +461,8 @@ def verify_download(path: Path, announced: str | None) -> None:
             blob.unlink(missing_ok=True)
     if not is_intact:
         raise NetworkError(
-            f"{path.name} was damaged and has been removed from the cache: its hash was {hashes[0]}, expected "
-            f"{announced}, as {constants.ENDPOINT} announced; try again"
+            f"{path.name} is damaged and was removed from the cache: its hash is {hashes[0]}, expected {announced}, "
+            f"which {constants.ENDPOINT} announced; try again"
         )
 
 
