@@ -8,8 +8,8 @@ from attngeo.options import RUNNING, Options, option
 class HubAccess(Options):
     """Options for models on the Hub. Raises UsageError for a value outside its limits.
 
-    By default, only the needed byte ranges of weight files are read, and nothing is kept. `offline` overrides
-    `download`.
+    By default, attngeo reads only the byte ranges of weight files that it needs, and does not keep them. `offline`
+    overrides `download`.
     """
 
     offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)

@@ -40,7 +40,7 @@ OTHER_CODES = tuple(sorted({end for other in OTHERS.values() for end in other.co
 
 
 class Undecoded(Packed):
-    """A form that is not decoded, of a method whose other forms are. `problem`: its description for errors."""
+    """An undecoded form of a method that is otherwise decoded. `problem`: its description for errors."""
 
     numbers: ClassVar = {}
     dtypes = tuple(name for name in DTYPE_NAMES.values() if name not in FLOATS)
