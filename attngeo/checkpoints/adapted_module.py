@@ -1,4 +1,4 @@
-"""A model in memory, which PEFT may have given adapters: the weights of its base, and the updates that are in effect.
+"""A model in memory, with or without PEFT adapters: the weights of its base, and its active updates.
 
 PEFT is not imported: its classes are told by their names, and its parameters by theirs.
 """

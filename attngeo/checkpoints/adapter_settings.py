@@ -1,4 +1,4 @@
-"""What adapter_config.json of a PEFT adapter of the method LoRA states, and what that means for queries and keys.
+"""The adapter_config.json of a LoRA adapter of PEFT, and its meaning for queries and keys.
 
 Every setting of PEFT's `LoraConfig` is in one of three tables. PEFT ignores one that is in none, which another program
 has written; it is refused if a later PEFT has written the file.

@@ -1,4 +1,4 @@
-"""FileStore: the tensors in one file of weights, or in several with an index, in a folder or on the Hub."""
+"""FileStore: the tensors in one weight file, or in several with an index, in a folder or on the Hub."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ def open_files(
 
 
 def _open_source(folder: Folder | Repository, file: str) -> ByteSource:
-    """A file of weights: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
+    """A weight file: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
     opened = folder.open(file)
     source = RegularFile(opened) if isinstance(opened, Path) else opened
     if len(POINTER) <= source.size <= LONGEST_POINTER:

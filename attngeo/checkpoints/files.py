@@ -33,7 +33,7 @@ SAFETENSORS = ".safetensors"
 # The configuration of an adapter of PEFT, and the files that may have its weights.
 ADAPTER = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-# The field of config.json that names the file of weights, which transformers then opens instead of the usual one.
+# The field of config.json that names the weight file, which transformers then opens instead of the usual one.
 WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
 # Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.

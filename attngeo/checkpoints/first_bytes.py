@@ -1,4 +1,4 @@
-"""What a file of weights is by its first bytes, if that is not what its name says. Imports no torch."""
+"""The real format of a weight file, from its first bytes, if its name says another. Imports no torch."""
 
 from __future__ import annotations
 

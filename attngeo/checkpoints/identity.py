@@ -1,4 +1,4 @@
-"""Identities of models: what tells whether the content of one is unchanged. Reads no weights, and loads no torch."""
+"""Identities of models: they show whether the content is unchanged. Reads no weights, and loads no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A model in several files of Meta's, consolidated.NN.pth, each with what one of several devices had.
+"""A model in several files by Meta, consolidated.NN.pth, each with the weights of one device.
 
-Each file has a part of each matrix. Matrices of which a device had some of the outputs are joined by rows, and those of
-which it had some of the inputs by columns; norms are in each file. The table of tokens was cut by columns in LLaMA 1
-and 2, and by rows in LLaMA 3: its shape tells.
+Each file has a part of each matrix. Matrices that were cut by outputs are joined by rows, and matrices that were cut by
+inputs are joined by columns; each file has the norms. The table of tokens was cut by columns in LLaMA 1 and 2, and by
+rows in LLaMA 3: its shape tells.
 
 Source: https://github.com/meta-llama/llama/blob/main/llama/model.py (`ColumnParallelLinear`, `RowParallelLinear`), and
 `ParallelEmbedding` and `VocabParallelEmbedding` of fairscale.

@@ -1,4 +1,4 @@
-"""Patience with servers of the Hub: how long they are waited for, and how many bytes they may send.
+"""Patience with servers of the Hub: how long attngeo waits for them, and how many bytes they may send.
 
 huggingface_hub reads until a server ends its answer, and waits as long as one asks it to. The hooks and streams here
 give every request a time-out, every answer a pace and a limit of bytes, which are counted unpacked. Imports no torch.

@@ -1,4 +1,4 @@
-"""References: what a user writes to name a model, such as org/name, a folder, a file or demo:NAME. Loads no torch."""
+"""References: texts that name a model, such as org/name, a folder, a file or demo:NAME. Loads no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Model: TypeAlias = "str | Path | ModelRef | torch.nn.Module"
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
-# A file of weights in a repository.
+# A weight file in a repository.
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
 # The address of a model, of one of its revisions or of a file in a browser.
 HUB_ADDRESS = re.compile(

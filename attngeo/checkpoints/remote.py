@@ -1,4 +1,4 @@
-"""RemoteFile: a file on the Hub, of which ranges of bytes are read instead of the whole.
+"""RemoteFile: a file on the Hub, read by ranges of bytes instead of as a whole.
 
 The Hub answers a request for a file with the address of a server that has it; the address is valid for a limited time.
 The Hub is asked once for each file, and again if the address has expired. A token is sent to the Hub's host only. Each

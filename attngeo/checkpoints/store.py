@@ -1,6 +1,6 @@
 """TensorStore: names, shapes and dtypes of a model's tensors, and reads of single tensors.
 
-Opening a store reads no tensor. The stores are `file_store.FileStore` (files of weights) and `ModuleStore` (a model in
+Opening a store reads no tensor. The stores are `file_store.FileStore` (weight files) and `ModuleStore` (a model in
 memory), and those that change what another one reads.
 """
 

@@ -1,4 +1,4 @@
-"""One open file of weights, and the source of its bytes: a `RegularFile` on a disk, or a `RemoteFile` on the Hub."""
+"""One open weight file, and the source of its bytes: a `RegularFile` on a disk, or a `RemoteFile` on the Hub."""
 
 from __future__ import annotations
 

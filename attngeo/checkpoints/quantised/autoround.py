@@ -1,4 +1,4 @@
-"""Weights of AutoRound: whole numbers in the words of GPTQ or AWQ, whose zero points its packing format tells.
+"""Weights of AutoRound: integers in the words of GPTQ or AWQ; the packing format says how zero points are stored.
 
 Source: https://github.com/intel/auto-round (`inference/convert_model.py`, `utils/bit_packing.py`, and `torch` in
 `auto_round_extension`).

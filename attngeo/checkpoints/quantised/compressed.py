@@ -1,4 +1,4 @@
-"""What compressed-tensors states about one weight, in the words of all methods.
+"""The settings of compressed-tensors for one weight, in terms common to all methods.
 
 Source: https://github.com/vllm-project/compressed-tensors/blob/main/src/compressed_tensors/quantization/quant_args.py
 """

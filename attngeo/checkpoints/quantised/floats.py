@@ -1,4 +1,4 @@
-"""Weights whose codes are numbers of 8 or 4 bits, each times the scale of its block: fp8, MXFP8, int8, NVFP4, MXFP4.
+"""Weights with 8-bit or 4-bit numbers as codes, times the scale of their block: fp8, MXFP8, int8, NVFP4, MXFP4.
 
 Sources: https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/kernel.py (blocks of 128 × 128, ragged at the
 edges), https://github.com/vllm-project/compressed-tensors (float-quantized, int-quantized, nvfp4-pack-quantized),

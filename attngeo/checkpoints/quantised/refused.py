@@ -1,4 +1,4 @@
-"""Packed weights that are not decoded, by the names of their methods, and what helps instead."""
+"""Packed weights that are not decoded, by method, and what to do instead."""
 
 from __future__ import annotations
 

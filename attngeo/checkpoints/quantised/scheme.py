@@ -1,4 +1,4 @@
-"""What one weight in packed form is: its tensors, its shape, the rows that it needs, and how they are decoded.
+"""One weight in packed form: its tensors, its shape, the rows that it needs, and how they are decoded.
 
 Every method keeps small codes, and scales for groups of them. A weight is (code - zero) · scale, in float32.
 """

@@ -1,4 +1,4 @@
-"""What config.json states about one weight: the settings of its method, with those of its layer or group.
+"""The settings of one weight in config.json: those of its method, changed by those of its layer or group.
 
 Sources: https://github.com/ModelCloud/GPTQModel/blob/main/gptqmodel/quantization/config.py (`dynamic`),
 https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/utils.py (`load_model`),

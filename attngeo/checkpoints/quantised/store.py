@@ -1,4 +1,4 @@
-"""A TensorStore over another one, which decodes the weights that it holds in packed form."""
+"""A TensorStore over another one, which decodes packed weights."""
 
 from __future__ import annotations
 
