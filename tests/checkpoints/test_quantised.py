@@ -506,7 +506,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "nf4", {}, settings("nf4", bnb_4bit_quant_type="fp4"), CorruptCheckpointError, (Q0, "'fp4'", "nf4"),
     ),
     "other bits of bitsandbytes": (
-        "bnb-int8", {}, settings("nf4"), CorruptCheckpointError, (Q0, "4 bits", "8"),
+        "bnb-int8", {}, settings("nf4"), CorruptCheckpointError, (Q0, "4-bit", "8-bit"),
     ),
     "another algorithm of modelopt": (
         "nvfp4-modelopt", {}, settings("nvfp4-modelopt", quant_algo="FP8"),
