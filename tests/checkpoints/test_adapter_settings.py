@@ -261,7 +261,7 @@ Tensors = dict[str, torch.Tensor]
 DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "no B": (lambda tensors: tensors.pop(f"{Q0}.lora_B.weight"), "A and B have shapes [[3, 16]]"),
     "no A": (lambda tensors: tensors.pop(f"{Q0}.lora_A.weight"), "A and B have shapes [[16, 3]]"),
-    "no dimensions": (lambda tensors: tensors.update({f"{Q0}.lora_A.weight": torch.tensor(1.0)}), "A and B have shapes [[],"),
+    "no dimensions": (lambda tensors: tensors.update({f"{Q0}.lora_A.weight": torch.tensor(1.0)}), "shapes [[],"),
     "no rows": (
         lambda tensors: tensors.update({
             f"{Q0}.lora_A.weight": torch.ones(0, 16), f"{Q0}.lora_B.weight": torch.ones(16, 0)
@@ -282,17 +282,17 @@ DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
         lambda tensors: tensors.update({f"{Q0}.lora_A.mine.weight": torch.ones(3, 16)}), "lora_A.mine"
     ),
     "a layer that the base lacks": (
-        lambda tensors: tensors.update({f"{Q0.replace('.0.', '.2.')}.lora_A.weight": torch.ones(3, 16)}), "base that the adapter was trained on"
+        lambda tensors: tensors.update({f"{Q0.replace('.0.', '.2.')}.lora_A.weight": torch.ones(3, 16)}), "was trained on"
     ),
     "a long name of two lines": (
         lambda tensors: tensors.update({f"\n{'x' * 5000}.q_proj.lora_A.weight": torch.ones(3, 16)}), "lacks the prefix"
     ),
     "a long name of a layer": (
         lambda tensors: tensors.update({f"base_model.model.\n{'x' * 5000}.q_proj.lora_A.weight": torch.ones(3, 16)}),
-        "base that the adapter was trained on",
+        "was trained on",
     ),
     "a weight of another shape": (
-        lambda tensors: tensors.update({f"{Q0}.base_layer.weight": torch.ones(16, 15)}), "base that the adapter was trained on"
+        lambda tensors: tensors.update({f"{Q0}.base_layer.weight": torch.ones(16, 15)}), "was trained on"
     ),
 }  # fmt: skip
 

@@ -319,7 +319,7 @@ UNFIT = {
     "another size": Unfit(
         CorruptCheckpointError, ("A and B", "base"), change=lambda folder: save_wider(folder.parent / "base")
     ),
-    "another base": Unfit(CorruptCheckpointError, ("base that the adapter was trained on",), change=lambda folder: use_other_base(folder)),
+    "another base": Unfit(CorruptCheckpointError, ("was trained on",), change=lambda folder: use_other_base(folder)),
     "values only": Unfit(
         UnsupportedModelError,
         ("none of the weights that are read", "v_proj", "circuit ov"),
@@ -446,7 +446,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, 
     "no settings": (
         lambda folder: (folder / "adapter_config.json").write_text("{"), CorruptCheckpointError, ("JSON",)
     ),  # type: ignore[dict-item]
-    "another base": (use_other_base, CorruptCheckpointError, ("self_attn", "base that the adapter was trained on")),
+    "another base": (use_other_base, CorruptCheckpointError, ("self_attn", "was trained on")),
     "another rank": (change_settings(r=4), CorruptCheckpointError, ("rank 3", "r = 4")),
     "no alpha": (change_settings(lora_alpha="x"), CorruptCheckpointError, ("lora_alpha = 'x'",)),
     "half of an update": (
