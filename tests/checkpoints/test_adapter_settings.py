@@ -282,7 +282,7 @@ DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
         lambda tensors: tensors.update({f"{Q0}.lora_A.mine.weight": torch.ones(3, 16)}), "lora_A.mine"
     ),
     "a layer that the base lacks": (
-        lambda tensors: tensors.update({f"{Q0.replace('.0.', '.2.')}.lora_A.weight": torch.ones(3, 16)}), "was trained on"
+        lambda tensors: tensors.update({f"{Q0.replace('.0.', '.2.')}.lora_A.weight": torch.ones(3, 16)}), "trained on"
     ),
     "a long name of two lines": (
         lambda tensors: tensors.update({f"\n{'x' * 5000}.q_proj.lora_A.weight": torch.ones(3, 16)}), "lacks the prefix"
