@@ -530,7 +530,7 @@ def refuse_shard(file: str) -> None:
     part = LATER_PART.search(file)
     if part:
         first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
-        raise CorruptCheckpointError(f"{file} is a later part of a model in several files; give the first, {first}")
+        raise CorruptCheckpointError(f"{file} is a later part of a model in several files; give {first}")
     part = META_PART.search(file)
     if part and int(part[1]):
         raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model; {SPLIT_BY_META}")
