@@ -439,7 +439,7 @@ def use_other_base(folder: Path) -> None:
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, ...]]] = {
     "another method": (change_settings(peft_type="LOHA"), UnsupportedModelError, ("LOHA", "merge_and_unload")),
-    "no base": (change_settings(base_model_name_or_path=None), CorruptCheckpointError, ("base_model_name_or_path", "None")),
+    "no base": (change_settings(base_model_name_or_path=None), CorruptCheckpointError, ("expected a model", "None")),
     "no weights": (
         lambda folder: (folder / "adapter_model.safetensors").unlink(), CorruptCheckpointError, ("adapter_model.bin",)
     ),
