@@ -8,7 +8,8 @@ from attngeo.options import RUNNING, Options, option
 class HubAccess(Options):
     """Options for models on the Hub. Raises UsageError for a value outside its limits.
 
-    By default, ranges of the files of weights are read, and nothing of them is kept. `offline` wins over `download`.
+    By default, attngeo reads only the byte ranges of weight files that it needs, and does not keep them. `offline`
+    overrides `download`.
     """
 
     offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
@@ -20,7 +21,7 @@ class HubAccess(Options):
     )
     retries: int = option(
         5,
-        "Number of retries of a failed request for a range",
+        "Maximum retries of a failed range request",
         advanced=True,
         panel=RUNNING,
         metavar="N",

@@ -1,4 +1,4 @@
-"""A model in memory, which PEFT may have given adapters: the weights of its base, and the updates that are in effect.
+"""A model in memory, with or without PEFT adapters: the weights of its base, and its active updates.
 
 PEFT is not imported: its classes are told by their names, and its parameters by theirs.
 """
@@ -27,16 +27,16 @@ IN_NAMES_OF_ADAPTERS = (".lora_", ".modules_to_save.", ".token_adapter.")
 
 
 def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
-    """The tensors of a model in memory, with the updates of the adapters that are active.
+    """The tensors of a model in memory, with the updates of its active adapters.
 
-    Its names are those of the model without PEFT. A layer whose adapters are merged or disabled is as its weights are.
+    Names are as in the model without PEFT. A layer with merged or disabled adapters keeps the weights it has.
 
     Args:
-        model: a model of transformers, or one of PEFT.
+        model: a transformers or PEFT model.
         on_device: see `ModuleStore`.
 
     Raises:
-        UnsupportedModelError: An adapter of another method than LoRA and DoRA; and as `LoraSettings`.
+        UnsupportedModelError: An adapter uses another method than LoRA and DoRA; also as `LoraSettings`.
     """
     layers = {path: module for path, module in model.named_modules() if _is_a(module, UPDATED) or _is_a(module, COPIED)}
     if not layers:
@@ -113,6 +113,6 @@ def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) 
         scale = settings.scale(path.removeprefix(PREFIX), factors[adapter].weight.shape[0])
         if not math.isclose(layer.scaling[adapter], scale, rel_tol=1e-6):
             raise UnsupportedModelError(
-                f"{path} has the scale {layer.scaling[adapter]:g}, and its settings state {scale:g}; "
+                f"{path} has the scale {layer.scaling[adapter]:g}, but its settings state {scale:g}; "
                 "score the model after merge_and_unload"
             )

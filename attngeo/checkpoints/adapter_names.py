@@ -35,7 +35,7 @@ MOST_NAME_PARTS = 50
 
 
 def read_name(stored: str) -> tuple[str, Role] | None:
-    """The tensor of the base that a tensor of an adapter belongs to, and its role; None if it is not used.
+    """The base tensor that an adapter tensor belongs to, and its role; None if it is not used.
 
     >>> read_name("base_model.model.layers.0.q_proj.lora_A.weight")
     ('layers.0.q_proj.weight', 'A')
@@ -58,21 +58,21 @@ def read_name(stored: str) -> tuple[str, Role] | None:
 
 
 def strip_wrappers(stored: str) -> str:
-    """The name of a tensor without what trainers put around its modules."""
+    """The name of a tensor without the wrappers that trainers put around modules."""
     parts = [part for part in stored.split(".") if part not in AROUND]
     return ".".join(parts).removeprefix(IN_FRONT)
 
 
 def is_found_by_peft(stored: str, name: str, in_base: str) -> bool:
-    """Whether PEFT finds the module of a tensor of an adapter in the model that transformers makes of the base.
+    """Whether PEFT finds the module of an adapter tensor in the model that transformers builds from the base.
 
-    It looks for the exact name, warns of all others, and runs the base without their updates. transformers adds the
-    prefix of a class to the names of a checkpoint that has none.
+    PEFT looks for the exact name. For any other name, it warns and runs the base without the update. transformers adds
+    the prefix of a class to the names of a checkpoint without one.
 
     Args:
-        stored: the tensor of the adapter.
-        name: the tensor of the model that was trained; see `read_name`.
-        in_base: the tensor of the base that it belongs to; see `match_names`.
+        stored: the adapter tensor.
+        name: the tensor of the trained model; see `read_name`.
+        in_base: the matching tensor of the base; see `match_names`.
     """
     if stored != strip_wrappers(stored) or not stored.startswith(PREFIX):
         return False
@@ -83,14 +83,14 @@ def is_found_by_peft(stored: str, name: str, in_base: str) -> bool:
 
 
 def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
-    """Names of tensors of the model that an adapter was trained on → the base's name of each one that it has.
+    """Tensor names in the model that an adapter was trained on → the matching names in the base, if there are any.
 
-    The base's name is the same; or the only one that ends so, or that this one ends so, as a model without a head has
-    shorter names; or the one that transformers renames to it.
+    The base has the same name; or exactly one name that ends in it or that it ends in (a model without a head has
+    shorter names); or a name that transformers renames to it.
 
     Args:
-        may_be_renamed: name → whether transformers is asked for its renaming, which takes seconds, if the base has no
-            such name.
+        may_be_renamed: name → whether to ask transformers how it renames tensors if the base lacks the name; this takes
+            seconds.
         base: the model whose names are searched.
     """
     matches: dict[str, str] = {}

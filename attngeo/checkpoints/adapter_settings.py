@@ -1,4 +1,4 @@
-"""What adapter_config.json of a PEFT adapter of the method LoRA states, and what that means for queries and keys.
+"""The adapter_config.json of a LoRA adapter of PEFT, and its meaning for queries and keys.
 
 Every setting of PEFT's `LoraConfig` is in one of three tables. PEFT ignores one that is in none, which another program
 has written; it is refused if a later PEFT has written the file.
@@ -20,61 +20,61 @@ from attngeo.checkpoints.patterns import PatternError, matches, matches_start
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.schemas import expected_of
 
-MERGE = "merge it with PEFT's merge_and_unload, and give that checkpoint"
+MERGE = "merge it with PEFT's merge_and_unload, and give the merged checkpoint"
 # Setting → why it does not change what is computed of queries and keys.
 WITHOUT_EFFECT = {
     "auto_mapping": "it names the class of the base, not its weights",
-    "bias": "the file has the biases that were trained, and these are read",
-    "corda_config": "it is about an initialisation that is refused",
-    "enable_lora": "a setting of 2023, which PEFT does not read any more",
+    "bias": "the file contains the trained biases, and they are read",
+    "corda_config": "it configures an initialisation that is refused",
+    "enable_lora": "a setting from 2023, which PEFT no longer reads",
     "ensure_weight_tying": "it ties embeddings",
-    "eva_config": "it is about the first values of the factors, which are stored after training",
-    "fan_in_fan_out": "PEFT takes the layout of each layer from its class when it loads the adapter",
+    "eva_config": "it sets the initial factors; the file has the trained ones",
+    "fan_in_fan_out": "PEFT derives the layout of each layer from its class when it loads the adapter",
     "inference_mode": "it freezes the factors",
-    "loftq_config": "it is about an initialisation that is refused",
-    "lora_dropout": "it is for training",
-    "lora_ga_config": "it is about an initialisation that is refused",
-    "megatron_core": "it is read with megatron_config only, which is refused",
-    "merge_weights": "a setting of 2023, which PEFT does not read any more",
+    "loftq_config": "it configures an initialisation that is refused",
+    "lora_dropout": "it matters only in training",
+    "lora_ga_config": "it configures an initialisation that is refused",
+    "megatron_core": "PEFT reads it only with megatron_config, which is refused",
+    "merge_weights": "a setting from 2023, which PEFT no longer reads",
     "peft_version": "it does not change how PEFT reads a file",
-    "qalora_group_size": "it is read with use_qalora only, which is refused",
+    "qalora_group_size": "PEFT reads it only with use_qalora, which is refused",
     "runtime_config": "PEFT does not read it from a file",
-    "task_type": "it chooses the head",
-    "trainable_token_indices": "it is about rows of embeddings",
+    "task_type": "it selects the head",
+    "trainable_token_indices": "it concerns rows of the embeddings",
 }
 # Setting → why an adapter that has it switched on is refused. PEFT merges those of `NOT_MERGED` into no weights.
 NOT_MERGED = {
-    "alora_invocation_tokens": "the update is for some of the tokens only",
-    "arrow_config": "the adapter is chosen for each token",
-    "layer_replication": "layers of the base are repeated, and each has an update of its own",
+    "alora_invocation_tokens": "it applies only to some tokens",
+    "arrow_config": "it selects an adapter for each token",
+    "layer_replication": "it repeats layers of the base, each with its own update",
 }
 REFUSED = NOT_MERGED | {
-    "kasa_config": "it has changed the weights of the base as well",
-    "lora_bias": "the update has a bias of its own",
-    "megatron_config": "the layers are those of Megatron",
-    "monteclora_config": "the update is drawn at random",
+    "kasa_config": "the training also changed the weights of the base",
+    "lora_bias": "the update has its own bias",
+    "megatron_config": "it is for Megatron layers",
+    "monteclora_config": "the update is random",
     "use_bdlora": "the factors are stored as blocks",
-    "use_qalora": "the inputs are pooled before they are multiplied",
-    "velora_config": "the adapter has further tensors",
+    "use_qalora": "inputs are pooled before the multiplication",
+    "velora_config": "the adapter has additional tensors",
 }
 # The version of PEFT whose settings these tables have.
 KNOWN_PEFT = (0, 21)
 VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 # Method of PEFT → what it trains, if that is no weight: there is nothing to merge.
 WITHOUT_WEIGHTS = {
-    "ADAPTION_PROMPT": "vectors that further attention reads",
-    "CARTRIDGE": "keys and values in front of those of the text",
-    "CPT": "vectors in front of the text",
-    "MULTITASK_PROMPT_TUNING": "vectors in front of the text",
-    "PREFIX_TUNING": "keys and values in front of those of the text",
-    "PROMPT_TUNING": "vectors in front of the text",
-    "P_TUNING": "vectors in front of the text",
+    "ADAPTION_PROMPT": "vectors for additional attention",
+    "CARTRIDGE": "keys and values that precede the text",
+    "CPT": "vectors that precede the text",
+    "MULTITASK_PROMPT_TUNING": "vectors that precede the text",
+    "PREFIX_TUNING": "keys and values that precede the text",
+    "PROMPT_TUNING": "vectors that precede the text",
+    "P_TUNING": "vectors that precede the text",
 }
 # Method of PEFT → why no weights have what it adds, so that PEFT cannot merge it.
 NOT_MERGEABLE = {
-    "POLY": "its updates are mixed for each task",
-    "SHADOW": "what it adds depends on the input",
-    "XLORA": "its updates are mixed for each token",
+    "POLY": "it mixes its updates by task",
+    "SHADOW": "its update depends on the input",
+    "XLORA": "it mixes its updates by token",
 }
 # Field of an adapter_config.json without peft_type → who writes it.
 OTHER_PROGRAMS = {"lora_parameters": "MLX", "model_class": "AdapterHub", "swift_type": "ms-swift"}
@@ -92,7 +92,7 @@ PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 
 class AppliedSettings(BaseModel):
-    """The settings of PEFT that are applied, with the values that PEFT takes. Sets occur in a model in memory only.
+    """The PEFT settings that are applied, with the types that PEFT accepts. Sets occur only for models in memory.
 
     Attributes:
         peft_type: the method.
@@ -102,14 +102,14 @@ class AppliedSettings(BaseModel):
         lora_alpha: an update is multiplied by lora_alpha / r.
         rank_pattern: pattern of module names → their rank in place of `r`.
         alpha_pattern: pattern of module names → their value in place of `lora_alpha`.
-        use_dora: whether the magnitude of weights is trained, too.
+        use_dora: whether the magnitudes of weights are also trained.
         use_rslora: whether the factor is lora_alpha / √r.
         init_lora_weights: initialisation; some initialisations change the base.
-        target_modules: modules that are updated: a pattern, or ends of names.
-        exclude_modules: modules that are not updated: a pattern, or ends of names.
-        target_parameters: parameters that are updated.
-        modules_to_save: modules that are trained as a whole and saved.
-        layers_to_transform: numbers of the layers that are updated; None for all.
+        target_modules: modules to update: a pattern, or name endings.
+        exclude_modules: modules to leave alone: a pattern, or name endings.
+        target_parameters: parameters to update.
+        modules_to_save: modules that are trained and saved as a whole.
+        layers_to_transform: numbers of the layers to update; None for all.
         layers_pattern: names of the module lists that these numbers index.
     """
 
@@ -149,7 +149,7 @@ def _is_later(version: Any) -> bool:
 
 
 def require_lora(fields: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError for an adapter of another method than LoRA, or of another program than PEFT.
+    """Raise UnsupportedModelError for an adapter that does not use LoRA, or that PEFT did not write.
 
     fields: its adapter_config.json.
     """
@@ -159,21 +159,21 @@ def require_lora(fields: Mapping[str, Any]) -> None:
     base = f"{fields.get('base_model_name_or_path') or fields.get('model') or 'its base'!s:.80}"
     if isinstance(method, str) and method in WITHOUT_WEIGHTS:
         raise UnsupportedModelError(
-            f"an adapter of the method {method} has {WITHOUT_WEIGHTS[method]}, and no weights to merge: queries and "
-            f"keys are those of its base; score {base}"
+            f"a {method} adapter has {WITHOUT_WEIGHTS[method]}, and no weights to merge: its queries and keys equal "
+            f"those of its base; score {base}"
         )
     if isinstance(method, str) and method in NOT_MERGEABLE:
         raise UnsupportedModelError(
-            f"an adapter of the method {method} cannot be merged: {NOT_MERGEABLE[method]}; score its base, {base}"
+            f"a {method} adapter cannot be merged: {NOT_MERGEABLE[method]}; score its base, {base}"
         )
     if not method:
         programs = [program for field, program in OTHER_PROGRAMS.items() if field in fields]
-        form = f"an adapter in the form of {programs[0]}" if programs else "an adapter of another program than PEFT"
+        form = f"an adapter in the format of {programs[0]}" if programs else "an adapter from another program"
         raise UnsupportedModelError(
-            f"{ADAPTER} has no peft_type: it is {form}, expected that of PEFT; merge it into {base} with the program "
-            "that wrote it, and give that checkpoint"
+            f"{ADAPTER} has no peft_type: it is {form}, expected one from PEFT; merge it into {base} with the program "
+            "that wrote it, and give the merged checkpoint"
         )
-    raise UnsupportedModelError(f"an adapter of the method {method!r:.40}, expected LORA; {MERGE}")
+    raise UnsupportedModelError(f"peft_type is {method!r:.40}, expected LORA; {MERGE}")
 
 
 class LoraSettings:
@@ -181,17 +181,17 @@ class LoraSettings:
 
     Args:
         fields: its adapter_config.json.
-        has_own_base: whether the weights of the base are those that the adapter was trained on, whatever it started
-            with, as in a model in memory.
+        has_own_base: whether the base has the weights that the adapter was trained on, whatever the initialisation,
+            as in a model in memory.
 
     Attributes:
-        ignored: settings of other programs, which PEFT does not know.
+        ignored: settings of other programs, unknown to PEFT.
         use_dora: whether the method is DoRA.
-        revision: revision of the base model; None if none is stated.
+        revision: revision of the base model; None if not stated.
 
     Raises:
-        UnsupportedModelError: another method than LoRA and DoRA, or a setting that is refused, or unknown and new.
-        CorruptCheckpointError: a value that PEFT does not take, or takes for something else.
+        UnsupportedModelError: The method is not LoRA or DoRA, or a setting is refused, or unknown and new.
+        CorruptCheckpointError: PEFT does not accept a value, or would misread it.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
@@ -203,7 +203,7 @@ class LoraSettings:
             if value and not is_known and name not in REFUSED and not may_be_new:
                 ignored.append(show_name(name))
             elif value and not is_known:
-                reason = REFUSED.get(name, "it is unknown to this version of attngeo")
+                reason = REFUSED.get(name, "this version of attngeo does not know it")
                 advice = "score its base" if name in NOT_MERGED else MERGE
                 raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {reason}; {advice}")
         try:
@@ -226,27 +226,29 @@ class LoraSettings:
             is_harmless = start in INITIALISATIONS or start.lower() in LOWER_CASE_INITIALISATIONS
         if not is_harmless and not has_own_base:
             raise UnsupportedModelError(
-                f"{ADAPTER} has init_lora_weights = {start!r:.40}, which changes the weights of the base "
-                f"as well, or is unknown; {MERGE}"
+                f"{ADAPTER} has init_lora_weights = {start!r:.40}, which is unknown or also changes the weights of the "
+                f"base; {MERGE}"
             )
 
     @property
     def base(self) -> str:
-        """The model that the adapter was trained on. Raises CorruptCheckpointError if none is named."""
+        """The name of the base model. Raises CorruptCheckpointError if it is missing."""
         base = self._stated.base_model_name_or_path
         if not base:
-            raise CorruptCheckpointError(f"{ADAPTER} names the base {base!r}, expected a model; correct it")
+            raise CorruptCheckpointError(
+                f"{ADAPTER} has base_model_name_or_path = {base!r}, expected a model; correct it"
+            )
         return base
 
     def scale(self, module: str, rank: int) -> float:
-        """What the product B·A of a module is multiplied by: alpha / rank, or alpha / √rank with rsLoRA.
+        """The factor of a module's product B·A: alpha / rank, or alpha / √rank with rsLoRA.
 
-        rank: of its factors. Raises CorruptCheckpointError if another one is stated.
+        rank: of its factors. Raises CorruptCheckpointError if the settings state another rank.
         """
         stated = self._find_number("rank_pattern", module, self._stated.r)
         if stated != rank or rank < 1:
             raise CorruptCheckpointError(
-                f"rank {rank}, and {ADAPTER} states r = {stated!r:.20}, expected the same rank, at least 1",
+                f"factors have rank {rank}, but {ADAPTER} states r = {stated!r:.20}; expected equal ranks, at least 1",
                 subject=show_name(module),
             )
         alpha = self._find_number("alpha_pattern", module, self._stated.lora_alpha)
@@ -261,14 +263,14 @@ class LoraSettings:
         return usual
 
     def require_target(self, module: str) -> None:
-        """Raise CorruptCheckpointError if PEFT adds no update to a module, although the file has one of it.
+        """Raise CorruptCheckpointError if the settings do not select a module for which the file has an update.
 
-        module: its name in the model that was trained.
+        module: its name in the trained model.
         """
         if not self._is_target(module):
             raise CorruptCheckpointError(
-                f"it stores an update of {show_name(module)}, which {ADAPTER} does not name (target_modules = "
-                f"{self._stated.target_modules!r:.60}), so that PEFT does not load it; correct it"
+                f"it stores an update of {show_name(module)}, but {ADAPTER} does not select that module "
+                f"(target_modules = {self._stated.target_modules!r:.60}), so PEFT would not load it; correct it"
             )
 
     def _is_target(self, module: str) -> bool:
@@ -287,7 +289,7 @@ class LoraSettings:
         if isinstance(targets, str):
             if stated.layers_to_transform is not None or stated.layers_pattern is not None:
                 raise CorruptCheckpointError(
-                    f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it"
+                    f"{ADAPTER} selects layers, but its target_modules is a pattern, expected a list; correct it"
                 )
             return targets.lower() == "all-linear" or _names("target_modules", targets, module)
         return module in targets or (_is_end(targets, module) and self._is_chosen_layer(module))
@@ -301,7 +303,7 @@ class LoraSettings:
         names = [stated] if isinstance(stated, str) else stated
         if not all(PLAIN_NAME.fullmatch(name) for name in names):
             raise CorruptCheckpointError(
-                f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of lists of layers; {MERGE}"
+                f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of layer lists; {MERGE}"
             )
         patterns = [rf"(?:^|.*?\.){name}\.(?P<number>\d+)\." for name in names] or [LAYER]
         for pattern in patterns:
@@ -332,9 +334,11 @@ def _matches(match: Callable[[str, str], bool], pattern: str, module: str, setti
     try:
         return match(pattern, module)
     except PatternError as error:
-        raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {stated!r:.60}, which {error}; {MERGE}") from None
+        raise CorruptCheckpointError(
+            f"{ADAPTER} has the pattern {stated!r:.60} in {setting}, which {error}; {MERGE}"
+        ) from None
 
 
 def show_name(name: str) -> str:
-    """The name of a tensor or module in a message: what prints of it, in bounded length."""
+    """The name of a tensor or module for a message: printable, in bounded length."""
     return f"{printable(name):.{LONGEST_NAME}}"

@@ -34,20 +34,20 @@ FACTORS = (".update_out", ".update_in")
 
 
 class Adapter:
-    """The updates of one adapter of PEFT. Errors are about the adapter.
+    """The updates of one PEFT adapter. Errors are about the adapter.
 
     Args:
         ref: its name.
-        base: the model that it was trained on.
+        base: the model that it changes.
         tensors: its own tensors.
         settings: its adapter_config.json.
-        adapter_weight: factor of its updates.
+        adapter_weight: factor for its updates.
 
     Attributes:
-        transposed: weights that are stored as [inputs, outputs]; see `require_fit`.
+        transposed: weights stored as [inputs, outputs]; see `require_fit`.
 
     Raises:
-        CorruptCheckpointError: two of its tensors belong to one of the base.
+        CorruptCheckpointError: Two of its tensors belong to the same base tensor.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Adapter:
         bare = [stored for stored in self.tensors.names if not strip_wrappers(stored).startswith(PREFIX)]
         if bare and len(bare) < len(self.tensors.names):
             raise CorruptCheckpointError(
-                f"{show_name(bare[0])} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
+                f"{show_name(bare[0])} lacks the prefix {PREFIX!r} of the other tensors, so PEFT would ignore it"
             )
         used: dict[str, tuple[str, Role]] = {}
         may_be_renamed: dict[str, bool] = {}
@@ -103,59 +103,58 @@ class Adapter:
             others = [by_role[taken] for taken in by_role if taken in excluded]
             if others:
                 raise CorruptCheckpointError(
-                    f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(in_base)} both, expected one "
-                    f"of them; {MERGE}"
+                    f"{show_name(stored)} and {show_name(others[0])} both belong to {show_name(in_base)}, expected "
+                    f"only one of them; {MERGE}"
                 )
             by_role[role] = stored
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """What PEFT does not do of what is done here with these tensors of the base."""
+        """How the treatment of these base tensors differs from PEFT's."""
         names = list(names)
         notes = []
         lost = [self._lost[name] for name in names if name in self._lost]
         if lost:
             nested = f" under {self.tensors.nested_under!r}" if self.tensors.nested_under else ""
             notes.append(
-                f"the update of {self.ref} is added, and PEFT would leave it out with a warning: it does not find "
+                f"the update of {self.ref} is added, although PEFT would skip it with a warning: it does not find "
                 f"{show_name(lost[0])}{nested} in this base"
             )
         if self.settings.ignored and any(map(self.affects, names)):
-            notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, which PEFT ignores, and so is done here")
+            notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, ignored here as in PEFT")
         return notes
 
     def affects(self, name: str) -> bool:
-        """Whether it changes or replaces a tensor of the base."""
+        """Whether the adapter changes or replaces a base tensor."""
         return name in self._stored
 
     def has_update(self, name: str) -> bool:
-        """Whether it adds an update to a tensor of the base."""
+        """Whether the adapter adds an update to a base tensor."""
         return any(role in UPDATE for role in self._stored.get(name, ()))
 
     def find_replacement(self, name: str) -> str | None:
-        """The name of its tensor that takes the place of one of the base; None if there is none."""
+        """The name of the adapter tensor that replaces a base tensor; None if there is none."""
         by_role = self._stored.get(name, {})
         return by_role.get("whole") or by_role.get("base")
 
     def list_stored(self, names: Iterable[str]) -> dict[str, slice]:
-        """Its tensors that make these of the base, each with all its rows."""
+        """The adapter tensors that change these base tensors, each with all its rows."""
         stored: list[str] = []
         for name in names:
             stored += self._stored.get(name, {}).values()
         return dict.fromkeys(stored, slice(None))
 
     def require_fit(self, weights: Mapping[str, bool], *, only_updates: bool) -> None:
-        """Check what it says about these tensors of the base, by headers alone.
+        """Check the adapter against these base tensors. Reads only headers.
 
         Args:
-            weights: tensors of the base that are read → whether they are stored as [inputs, outputs], as a Conv1D
-                stores them.
+            weights: base tensors to read → whether they are stored as [inputs, outputs], as in a Conv1D.
             only_updates: see `AdapterStore.read_all`.
 
         Raises:
-            CorruptCheckpointError: A tensor of the adapter is missing, contradicts the settings or the base, or belongs
-                to another base.
-            UnsupportedModelError: A tensor is no part of LoRA or DoRA.
-            UsageError: A weight is given for what is no sum.
+            CorruptCheckpointError: An adapter tensor is missing, contradicts the settings or the base, or belongs to
+                another base.
+            UnsupportedModelError: A tensor is not part of LoRA or DoRA.
+            UsageError: A weight is given for a change that is not a sum.
         """
         with about(self.ref):
             modules = {_last_part(name) for name in weights}
@@ -172,28 +171,28 @@ class Adapter:
     def _require_sum(self, name: str, *, only_updates: bool) -> None:
         """Raise if what it does to a tensor is no sum, and a weight or its update alone is asked for."""
         if self.find_replacement(name) is not None:
-            reason = "it was trained whole"
+            reason = "it was trained as a whole"
         elif self.has_update(name) and self.settings.use_dora:
-            reason = "DoRA scales every output of a weight"
+            reason = "DoRA rescales every output of a weight"
         else:
             return
         if self._adapter_weight != 1:
             raise UsageError(
-                f"{show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}",
+                f"{show_name(name)} cannot be weighted, got weight {self._adapter_weight:g}: {reason}",
                 "adapter",
                 subject=self.ref,
             )
         if only_updates:
             raise UnsupportedModelError(
-                f"{reason}, so its update has no low rank; score without $adapter_only",
+                f"{reason}, so its update is not low-rank; score without $adapter_only",
                 "adapter_only",
                 subject=show_name(name),
             )
 
     def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, and {self._base.ref} has no such "
-            "tensor; give its own base"
+            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, but {self._base.ref} has no such "
+            "tensor; give the base that the adapter was trained on"
         )
 
     def _check_stored(self, name: str, *, is_transposed: bool) -> None:
@@ -211,8 +210,8 @@ class Adapter:
         for role in ("whole", "base"):
             if role in infos and infos[role].shape != shape:
                 raise CorruptCheckpointError(
-                    f"{show_name(by_role[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
-                    f"{self._base.ref} is {list(shape)}; give its own base"
+                    f"{show_name(by_role[role])} is {list(infos[role].shape)}, but {show_name(name)} of "
+                    f"{self._base.ref} is {list(shape)}; give the base that the adapter was trained on"
                 )
         if self.has_update(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
@@ -224,7 +223,7 @@ class Adapter:
         rank = factors[0][0] if factors[0] else 0
         if factors != [(rank, inputs), (outputs, rank)]:
             raise CorruptCheckpointError(
-                f"A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
+                f"A and B have shapes {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
                 f"and [{outputs}, rank]; give the base that the adapter was trained on",
                 subject=show_name(module),
             )
@@ -234,15 +233,15 @@ class Adapter:
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"use_dora is {self.settings.use_dora}, and the shape of DoRA's magnitudes is "
-                f"{magnitudes or 'missing'}, expected {expected or 'none'}",
+                f"use_dora is {self.settings.use_dora}; shape of DoRA's magnitudes: expected {expected or 'none'}, got "
+                f"{magnitudes or 'none'}",
                 subject=show_name(module),
             )
 
     def require_change(self, names: Collection[str]) -> None:
-        """Raise UnsupportedModelError if it changes none of these tensors, those that are read.
+        """Raise UnsupportedModelError if the adapter changes none of these tensors, which are the ones to read.
 
-        Raises CorruptCheckpointError if it changes none at all.
+        Raises CorruptCheckpointError if it changes no tensor at all.
         """
         if any(map(self.affects, names)):
             return
@@ -251,9 +250,9 @@ class Adapter:
             if not others and self._unmatched:
                 raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
-                "the adapter changes none of the weights that are read here, but "
-                f"{list_names(sorted(others)[:4]) or 'nothing'}: in what is read, the model is {self._base.ref}; score "
-                "and compare read values and outputs with $circuit ov",
+                f"the adapter changes {list_names(sorted(others)[:4]) or 'no weights'}, but none of the weights that "
+                f"are read here: the result would be that of {self._base.ref}; score and compare read values and "
+                "outputs with $circuit ov",
                 "circuit",
             )
 
@@ -270,7 +269,7 @@ class Adapter:
         return scale * self._adapter_weight * up, down
 
     def apply(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Rows of a tensor of the base as the adapter has them.
+        """Rows of a base tensor after the adapter's change.
 
         Args:
             name: name of the tensor.
@@ -298,14 +297,14 @@ class Adapter:
 
 
 class AdapterStore(OuterStore):
-    """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
+    """The tensors of a base model, with the weights that adapters change replaced by the changed ones, in float32.
 
     Args:
         ref: its name.
-        base: the model that is changed.
-        adapters: adapters of this base; they change its weights one after the other.
+        base: the base model.
+        adapters: adapters of this base, applied in this order.
         only_updates: see `read_all`.
-        may_be_idle: whether an adapter need not change queries or keys, as one that nobody named.
+        may_be_idle: whether an adapter may leave queries and keys unchanged, because the user did not name it.
     """
 
     def __init__(
@@ -327,13 +326,13 @@ class AdapterStore(OuterStore):
 
     @property
     def lanes(self) -> int:
-        """How many reads at once make it faster."""
+        """Number of parallel reads that make reading faster."""
         return max(self._inner.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
 
     def require_fit(self, weights: Mapping[str, bool]) -> None:
-        """Check what the adapters say about tensors of the base; see `Adapter.require_fit`.
+        """Check the adapters against base tensors; see `Adapter.require_fit`.
 
-        Raises UsageError also if one adapter replaces what another one changes.
+        Also raises UsageError if one adapter replaces a tensor that another one changes.
         """
         if isinstance(self._inner, AdapterStore):
             self._inner.require_fit(weights)
@@ -344,14 +343,14 @@ class AdapterStore(OuterStore):
             whole = next((adapter.ref for adapter in self._adapters if adapter.find_replacement(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
-                    f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter "
-                    "that does; leave out the other one",
+                    f"{whole} replaces {show_name(name)}, so no other adapter may change it, got "
+                    f"{list_names(adapters)}; leave out all but one",
                     "adapter",
                 )
         self._fitted.update(weights)
 
     def require_changes(self, names: Collection[str]) -> None:
-        """Raise UnsupportedModelError if an adapter changes none of these tensors, those of queries and keys."""
+        """Raise UnsupportedModelError if an adapter changes none of these tensors, such as queries and keys."""
         if isinstance(self._inner, AdapterStore):
             self._inner.require_changes(names)
         if self._may_be_idle:
@@ -360,7 +359,7 @@ class AdapterStore(OuterStore):
             adapter.require_change(names)
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and bytes in memory of one tensor."""
+        """Shape and size in memory of one tensor."""
         info = self._inner.info(name)
         adapters = [adapter for adapter in self._adapters if adapter.affects(name)]
         if any(adapter.has_update(name) for adapter in adapters):
@@ -374,7 +373,7 @@ class AdapterStore(OuterStore):
         return info
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """Caveats for readers of scores of these tensors; see `TensorStore`."""
+        """Caveats about scores of these tensors; see `TensorStore`."""
         names = list(names)
         notes = super().list_notes(names)
         for adapter in self._adapters:
@@ -382,7 +381,7 @@ class AdapterStore(OuterStore):
         return notes
 
     def count_nbytes(self, reads: Mapping[str, slice]) -> int:
-        """Bytes that `read_all` reads of the files of all."""
+        """Bytes that `read_all` reads from all files."""
         count = self._inner.count_nbytes(self._leave_out_replaced(reads))
         for adapter in self._adapters:
             count += adapter.tensors.count_nbytes(adapter.list_stored(reads))
@@ -399,9 +398,9 @@ class AdapterStore(OuterStore):
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors after the updates.
 
-        If updates alone are asked for: as the base has them, and beside them the factors of each update, under the
-        tensor's name and an ending of `FACTORS`: rows of the sum of s·B, [outputs, rank], or its transpose if the
-        weight is one; and A, [rank, inputs].
+        With `only_updates`: the base's rows, and beside them the factors of the updates, under the tensor's name plus
+        the endings in `FACTORS`: rows of the stacked s·B, [outputs, rank], transposed if the weight is; and the stacked
+        A, [rank, inputs].
         """
         unfitted = {name: False for name in reads if name not in self._fitted}
         if unfitted:

@@ -17,14 +17,14 @@ DEMOS = {
 
 
 def locate_demo(name: str) -> Path | None:
-    """The folder of the checkpoint named `demo:name`; None if it is unknown, or if its package is not installed."""
+    """The checkpoint folder of `demo:name`; None if the name is unknown or its package is not installed."""
     module, folder, _ = DEMOS.get(name, ("", "", ""))
     spec = find_spec(module) if module else None
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / folder
 
 
 def require_demo(name: str) -> Path:
-    """The folder of `demo:name`. Raises ModelNotFoundError, with the command that installs it, if it is missing."""
+    """The folder of `demo:name`. If it is missing, raises ModelNotFoundError with the command that installs it."""
     folder = locate_demo(name)
     if folder is None:
         module, _, install = DEMOS[name]

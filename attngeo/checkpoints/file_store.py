@@ -1,4 +1,4 @@
-"""FileStore: the tensors in one file of weights, or in several with an index, in a folder or on the Hub."""
+"""FileStore: the tensors in one weight file, or in several with an index, in a folder or on the Hub."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MOST_HEADER_THREADS = 8
 
 
 class Folder:
-    """A folder with the files of a checkpoint. Its attributes and methods are those of a `Repository`."""
+    """A folder with the files of a checkpoint. Has the attributes and methods of a `Repository`."""
 
     revision = None
     offline = False
@@ -63,7 +63,7 @@ class Folder:
         self.path = path
 
     def open(self, file: str) -> Path:
-        """The path of a file of weights."""
+        """The path of a weight file."""
         return self.path / file
 
     def find(self, file: str) -> Path | None:
@@ -75,7 +75,7 @@ class Folder:
 
 
 class FileStore(TensorStore):
-    """A TensorStore over one weight file, or over several with an index. A file is opened when it is first needed.
+    """A TensorStore over one weight file, or several with an index. Files are opened when first needed.
 
     Args:
         ref: the model's name; errors begin with it.
@@ -84,7 +84,7 @@ class FileStore(TensorStore):
         main_file: name of the one file, or of the index.
         index: which file holds which tensor; None for one file.
         opened: files that are already open, by name.
-        opener: function that opens the other files; None for that of their format.
+        opener: function that opens the other files; None for the opener of their format.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class FileStore(TensorStore):
 
     @property
     def lanes(self) -> int:
-        """How many reads at once make it faster."""
+        """Number of parallel reads that make reading faster."""
         return self._lanes
 
     @property
     def nested_under(self) -> str:
-        """The key of the one file that holds the tensors; "" for the file itself, or several files."""
+        """The key that holds the tensors in a single file; "" for the top level, or several files."""
         return self._open_file(self.main_file).nested_under if self._index is None else ""
 
     @property
@@ -134,20 +134,20 @@ class FileStore(TensorStore):
 
     @property
     def total_nbytes(self) -> int | None:
-        """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
+        """Bytes of all tensors, from the index (None if it does not state them) or the header of the one file."""
         if self._index is not None:
             return self._index.total_nbytes
         return sum(info.nbytes for info in self._open_file(self.main_file).tensors.values())
 
     @property
     def parameters(self) -> int | None:
-        """Number of floating-point elements, in files that are not open by the bytes that the index states."""
+        """Number of floating-point elements; for files that are not open, estimated from the bytes in the index."""
         return self.count(lambda info: math.prod(info.shape) if info.dtype.startswith(("F", "BF")) else 0)
 
     def count(self, weights: Callable[[TensorInfo], int]) -> int | None:
-        """The sum of a number for each tensor, in files that are not open by the bytes that the index states.
+        """The sum of a number over all tensors; for files that are not open, estimated from the bytes in the index.
 
-        None if the index does not state them.
+        None if the index does not state the bytes.
         """
         count = 0
         nbytes = 0
@@ -170,9 +170,10 @@ class FileStore(TensorStore):
         return self._index.weight_map
 
     def info(self, name: str) -> TensorInfo:
-        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it.
+        """Shape, dtype and bytes of one tensor.
 
-        Raises it also if a later file holds the tensor, too, or one that the index lacks: transformers takes it.
+        Raises CorruptCheckpointError if the file in the index lacks the tensor, or if a later file also contains it or
+        has a tensor that the index lacks, because transformers would load that.
         """
         self._compare_with_index()
         file = self._weight_map[name]
@@ -182,11 +183,11 @@ class FileStore(TensorStore):
         with about(self.ref):
             if info is None:
                 raise CorruptCheckpointError(
-                    f"the index places tensor {name!r} in {file}, which does not hold it; copy or download it again"
+                    f"the index places tensor {name!r} in {file}, which does not contain it; copy or download it again"
                 )
             raise CorruptCheckpointError(
-                f"the index places tensor {name!r} in {file}, and {self._repeated[name]}, which transformers reads "
-                "later, holds it, too; save the model again"
+                f"the index places tensor {name!r} in {file}, but {self._repeated[name]}, which transformers reads "
+                "later, also contains it; save the model again"
             )
 
     def _open_file(self, file: str) -> TensorFile:
@@ -224,16 +225,16 @@ class FileStore(TensorStore):
         return frozenset(match[1] for match in matches if match is not None)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """A note if these weights are rounded whenever the model runs, and if other files may hold them, too."""
+        """Notes if the running model rounds these weights, and if files that are not open may also contain them."""
         notes = []
         rounded = [name for name in names if name in self._rounded]
         if rounded:
-            notes.append(f"{rounded[0]} is scored as it is stored, before rounding by the quantiser that is beside it")
+            notes.append(f"{rounded[0]} is scored as stored, before the quantiser beside it rounds it")
         count = len(self._file_names)
         if not self._is_compared_here and len(self._open) < count:
             notes.append(
                 f"{len(self._open)} of {count} weight files compared with their index: transformers takes a "
-                "tensor from the last file that holds it"
+                "tensor from the last file that contains it"
             )
         return notes
 
@@ -275,12 +276,12 @@ class FileStore(TensorStore):
     def _require_not_closed(self, file: str) -> None:
         if self._closed:
             with about(self.ref):
-                raise CorruptCheckpointError(f"{file} is read after the checkpoint was closed")
+                raise CorruptCheckpointError(f"cannot read {file}: the checkpoint is closed")
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name.
 
-        After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
+        After an error or Ctrl-C, does not wait for files that are still being opened: a server may be silent.
         """
         files = sorted({self._weight_map[name] for name in names})
         with ExitStack() as stack:
@@ -295,7 +296,7 @@ class FileStore(TensorStore):
                 wait()
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors; at once from each file that is remote."""
+        """Rows of each of these tensors; from a remote file, all at once."""
         by_file: dict[str, dict[str, slice]] = defaultdict(dict)
         for name, rows in reads.items():
             self.info(name)  # raises if the tensor is not in the file that the index names
@@ -313,7 +314,7 @@ class FileStore(TensorStore):
         return self._source_folder.find(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        """Download every weight file completely. Calls `progress` with each file's name."""
         for file in self._file_names:
             progress(file)
             self._source_folder.download(file)
@@ -346,14 +347,14 @@ def _find_repeated(index: Index, file: str, tensors: Collection[str]) -> dict[st
         for name in unlisted:
             if NUMBER.sub("#", name) in listed_patterns:
                 raise CorruptCheckpointError(
-                    f"{file} holds {name!r:.80}, which is not in the index; it is that of other files: copy or "
-                    "download it again, or save the model again"
+                    f"{file} contains {name!r:.80}, which is not in the index, so the index belongs to other files; "
+                    "copy or download it again, or save the model again"
                 )
     return {name: file for name in others if index.weight_map.get(name, file) < file}
 
 
 def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:
-    """Open the checkpoint in a folder, in one file, or behind one index.
+    """Open the checkpoint in a folder, in one file, or behind an index.
 
     Args:
         path: see `find_checkpoint`.
@@ -367,7 +368,7 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
     index = read_index(checkpoint.folder / checkpoint.name) if is_index(checkpoint.name) else None
     parts = list_parts(checkpoint.folder / checkpoint.name)
     if parts:
-        log.info("%s: %s and %d further parts in %s", ref, checkpoint.name, len(parts), checkpoint.folder)
+        log.info("%s: %s and %d more parts in %s", ref, checkpoint.name, len(parts), checkpoint.folder)
         stated = checkpoint.folder / "params.json"
         params = read_object(stated) if stated.is_file() else {}
         opener = partial(JoinedParts, others=parts, stated={**checkpoint.config, **params})
@@ -378,12 +379,12 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
 def open_files(
     ref: str, folder: Folder | Repository, name: str, config: Mapping[str, Any], index: Index | None
 ) -> FileStore:
-    """Open a file of weights, or an index. A GGUF file, or the first file of several, has its own configuration.
+    """Open a weight file or an index. A GGUF file (the first of several) has its own configuration.
 
     Raises CheckpointError if it is broken.
     """
-    files = "1 file" if index is None or len(index.files) == 1 else f"{len(index.files):,} files"
-    log.info("%s: %s in %s, %s of weights", ref, name, folder.path, files)
+    files = "1 weight file" if index is None or len(index.files) == 1 else f"{len(index.files):,} weight files"
+    log.info("%s: %s in %s, %s", ref, name, folder.path, files)
     if not name.endswith(GGUF):
         return FileStore(ref, config, folder, name, index)
     first = GgufFile(_open_source(folder, name))
@@ -400,7 +401,7 @@ def open_files(
 
 
 def _open_source(folder: Folder | Repository, file: str) -> ByteSource:
-    """A file of weights: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
+    """A weight file: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
     opened = folder.open(file)
     source = RegularFile(opened) if isinstance(opened, Path) else opened
     if len(POINTER) <= source.size <= LONGEST_POINTER:

@@ -33,7 +33,7 @@ SAFETENSORS = ".safetensors"
 # The configuration of an adapter of PEFT, and the files that may have its weights.
 ADAPTER = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-# The field of config.json that names the file of weights, which transformers then opens instead of the usual one.
+# The field of config.json that names the weight file, which transformers then opens instead of the usual one.
 WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
 # Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
@@ -43,13 +43,13 @@ MOST_MODEL_BYTES = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # Meta's files of a model that was trained on several devices, numbered from 00: each has some heads of every layer.
-SPLIT_BY_META = "each part has some of the heads of every layer; give consolidated.00.pth, with all parts beside it"
+SPLIT_BY_META = "each part has only some heads of every layer; give consolidated.00.pth, with all parts beside it"
 FIRST_PART = "consolidated.00.pth"
 META_PART = re.compile(r"(?:^|/)consolidated\.(\d\d)\.pth$")
 # How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
 POINTER = "version https://git-lfs.github.com/"
 LONGEST_POINTER = 1024
-ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
+ADVICE_FOR_POINTERS = "it is a pointer to a file that git-lfs has not fetched; run git lfs pull in its folder"
 # Folders inside one without a configuration that its error names.
 MOST_FOLDERS = 3
 
@@ -59,14 +59,14 @@ class Format:
     """One file format.
 
     Attributes:
-        name: name that users know it by.
-        suffixes: ends of its file names; the first one is the usual one.
-        usual_stem: file name of a checkpoint before the suffix, as transformers writes it; "" if transformers does not
+        name: common name.
+        suffixes: endings of its file names, the usual one first.
+        usual_stem: the name that transformers gives a checkpoint file, without the suffix; "" if transformers does not
             write this format.
         opener: module and name of the `TensorFile` that opens one file; "" for an unsupported format, with `advice` on
             what to use instead.
-        not_weights: pattern of file names with the usual suffix that hold something else → what they hold, and what to
-            give.
+        not_weights: pattern of names of files with the usual suffix but other content → that content, and what to give
+            instead.
         advice: what to use instead of an unsupported format.
     """
 
@@ -92,12 +92,12 @@ FORMATS: tuple[Format, ...] = (
         usual_stem="pytorch_model",
         opener="attngeo.checkpoints.torch_file:TorchFile",
         not_weights={
-            "training_args.bin": "settings of a training; give the checkpoint that it wrote",
+            "training_args.bin": "training settings; give the checkpoint that the training wrote",
             "optimizer.bin": "the state of an optimiser; give the checkpoint beside it",
-            "scheduler.bin": "the state of a training; give the checkpoint beside it",
-            "openvino_*.bin": "numbers of OpenVINO, without names; give the checkpoint that it was exported from",
+            "scheduler.bin": "the state of a training run; give the checkpoint beside it",
+            "openvino_*.bin": "OpenVINO numbers without names; give the checkpoint that they were exported from",
             "pytorch_model_fsdp_rank*.bin": (
-                "what one process of FSDP has of all parameters; save the model again with the state dict type "
+                "one FSDP process's share of the parameters; save the model again with the state dict type "
                 "FULL_STATE_DICT"
             ),
         },
@@ -109,16 +109,16 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="Flax", suffixes=(".msgpack",),
-        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
+        advice="convert it with transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
     ),
     Format(
         name="TensorFlow", suffixes=(".h5",),
-        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
+        advice="convert it with transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
     ),
     Format(name="ONNX", suffixes=(".onnx", ".onnx_data"), advice="give the checkpoint that it was exported from"),
     Format(
         name="torch.distributed.checkpoint", suffixes=(".distcp",),
-        advice="convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        advice="if you trust its source, convert it with python -P -m torch.distributed.checkpoint.format_utils "
         "dcp_to_torch FOLDER FILE.pt",
     ),
 )  # fmt: skip
@@ -128,35 +128,34 @@ FORMATS: tuple[Format, ...] = (
 OTHER_FOLDERS = (
     (
         "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
-        "convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        "if you trust its source, convert it with python -P -m torch.distributed.checkpoint.format_utils "
         "dcp_to_torch FOLDER FILE.pt, and give the file with $config",
     ),
     (
         "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt", "*zero_pp_rank_*.pt", "*/*zero_pp_rank_*.pt"),
-        "convert it, from a source that you trust, with zero_to_fp32.py, which is in the folder, and give the "
-        "file with $config",
+        "if you trust its source, convert it with the zero_to_fp32.py in the folder, and give the file with $config",
     ),
     (
-        "FSDP with a file for each process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
+        "FSDP with one file per process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
         "save it again with the state dict type FULL_STATE_DICT, and give the file with $config",
     ),
     ("OpenVINO", ("openvino_*.xml", "*/openvino_*.xml"), "give the checkpoint that it was exported from"),
     (
-        "adapters of MLX without adapter_config.json", ("adapters.safetensors",),
-        "merge it into its base with mlx_lm.fuse, and give that folder",
+        "MLX adapters without adapter_config.json", ("adapters.safetensors",),
+        "merge it into its base with mlx_lm.fuse, and give the merged folder",
     ),
     (
         "Megatron", ("mp_rank_*/*.pt", "*/mp_rank_*/*.pt"),
-        "convert it with tools/checkpoint/convert.py of Megatron-LM",
+        "convert it with Megatron-LM's tools/checkpoint/convert.py",
     ),
 )  # fmt: skip
 
 
 def usual_names() -> tuple[str, ...]:
-    """The files to try in a folder or repository, in the order of transformers.
+    """The files to try in a folder or repository, in the order that transformers uses.
 
-    The one file of a format comes before its index, which `save_pretrained` leaves behind if it writes one file over
-    several.
+    The single file of a format comes before its index: `save_pretrained` leaves a stale index behind if it writes one
+    file over several.
     """
     names = []
     for file_format in FORMATS:
@@ -167,9 +166,9 @@ def usual_names() -> tuple[str, ...]:
 
 
 def stated_weights(config: Mapping[str, Any]) -> str | None:
-    """The file of weights, or the index, that config.json names for transformers; None if it names none.
+    """The weight file or index that config.json names for transformers; None if it names none.
 
-    Raises UnsupportedModelError for what transformers does not open: another format, or a file outside the folder.
+    Raises UnsupportedModelError for files that transformers does not open: another format, or outside the folder.
     """
     name = config.get(WEIGHTS_FIELD)
     if name is None:
@@ -177,31 +176,31 @@ def stated_weights(config: Mapping[str, Any]) -> str | None:
     endings = (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX)
     if not (isinstance(name, str) and name.endswith(endings) and is_inside(name)):
         raise UnsupportedModelError(
-            f"config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
+            f"config.json has {WEIGHTS_FIELD} = {name!r:.80}, expected a file beside it that ends in "
             f"{' or '.join(endings)}; correct it, or give the weight file"
         )
     return str(PurePosixPath(name))
 
 
 def is_inside(file: str) -> bool:
-    """Whether the name of a file, which others have written, can only lead into the folder that it is relative to."""
+    """Whether an untrusted file name can only lead into the folder that it is relative to."""
     path = PurePosixPath(file)
     is_relative = not path.is_absolute() and ".." not in path.parts and "\\" not in file and ":" not in file
     return is_relative and file.isprintable() and path.name != "" and len(file) <= LONGEST_NAME
 
 
 def is_index(file: str) -> bool:
-    """Whether a file is named as the index of a sharded checkpoint."""
+    """Whether a file has the name of an index of a sharded checkpoint."""
     return file.endswith(INDEX_SUFFIX)
 
 
 def is_weights(file: str) -> bool:
-    """Whether a file is named as weights of a known format, supported or not, or as an index of weights."""
+    """Whether a file has the name of an index, or of weights in a known format, supported or not."""
     return is_index(file) or any(file.endswith(file_format.suffixes) for file_format in FORMATS)
 
 
 def limit_of(file: str) -> int | None:
-    """The most bytes that a file of this name may have; None for weights."""
+    """Maximum bytes of a file with this name; None for weights."""
     if is_index(file):
         return MOST_INDEX_BYTES
     if is_weights(file):
@@ -224,17 +223,18 @@ def require_format(file: str) -> Format:
         if file_format.opener:
             suffixes += file_format.suffixes
     raise UnsupportedModelError(
-        f"unknown format, expected a folder or a file that ends in one of: {', '.join((*suffixes, INDEX_SUFFIX))}",
+        f"unknown format, expected a folder or a file with one of these endings: "
+        f"{', '.join((*suffixes, INDEX_SUFFIX))}",
         subject=file,
     )
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The fields of a config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
+    """The fields of a config.json. Raises CorruptCheckpointError if it is missing or not a JSON object."""
     if not path.exists():
         raise CorruptCheckpointError(
             f"no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; attngeo score "
-            "takes that of another model by $config",
+            "reads that of another model with $config",
             "config",
         )
     return read_object(path, check=_check_model_type)
@@ -245,11 +245,11 @@ def read_object(path: Path, most: int = MOST_CONFIG_BYTES, check: Check | None =
 
     Args:
         path: the file.
-        most: the most bytes that it may have.
-        check: raises ValueError for an object inside that is wrong.
+        most: maximum bytes.
+        check: called with each object inside; raises ValueError if it is wrong.
 
     Raises:
-        CorruptCheckpointError: The file cannot be read, or holds no JSON object.
+        CorruptCheckpointError: The file cannot be read, or is not a JSON object.
     """
     text = ""
     try:
@@ -276,7 +276,7 @@ def _advise(text: str, error: Exception) -> str:
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
-        return "correct it there: JSON has no comments, and no comma after the last entry"
+        return "correct it there: JSON allows no comments, and no comma after the last entry"
     return "copy or download it again"
 
 
@@ -285,7 +285,7 @@ def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
     stated = fields.get("model_type")
     if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
         value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"{name_type(stated)}"
-        raise ValueError(f"{value} as model_type, expected a name of at most {LONGEST_NAME} characters")
+        raise ValueError(f"model_type is {value}, expected a name of at most {LONGEST_NAME} characters")
     return fields
 
 
@@ -301,7 +301,7 @@ class Index(NamedTuple):
         return sorted(set(self.weight_map.values()))
 
     def move(self, folder: str) -> Index:
-        """The index seen from outside its folder, which is "" or ends in a slash."""
+        """The index as seen from outside its folder, which is "" or ends in a slash."""
         return self._replace(weight_map={tensor: folder + file for tensor, file in self.weight_map.items()})
 
 
@@ -314,12 +314,12 @@ def read_index(path: Path) -> Index:
     stated = content.get("weight_map")
     if not isinstance(stated, dict) or not stated or not all(isinstance(file, str) for file in stated.values()):
         raise CorruptCheckpointError(
-            f"{path.name} has no weight_map, expected one of tensor name → file; copy or download it again"
+            f"{path.name} has no weight_map, expected a table of tensor name → file; copy or download it again"
         )
     for file in set(stated.values()):
         if not is_inside(file):
             raise CorruptCheckpointError(
-                f"{path.name} points to {file!r:.80}, expected the name of a file in its folder; correct it"
+                f"{path.name} points to {file!r:.80}, expected a file in its folder; correct it"
             )
         try:
             require_format(file)
@@ -347,16 +347,16 @@ class FoundCheckpoint(NamedTuple):
 
 
 def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> FoundCheckpoint:
-    """Where the weights are that a folder or a file names, and the configuration. Opens no weights.
+    """Find the weights and the configuration of a folder or file. Opens no weights.
 
-    Of a folder, the weights are those that transformers opens; or, if it opens none, its only ones.
+    In a folder, finds the weights that transformers opens, or if there are none, the only weights.
 
     Args:
-        path: a folder, a file of weights, an index, or config.json.
-        config: the fields of a config.json that is not beside the weights.
+        path: a folder, a weight file, an index, or config.json.
+        config: fields of a config.json from elsewhere.
 
     Raises:
-        CheckpointError: It holds no checkpoint, has no config.json, or is of an unsupported format.
+        CheckpointError: There is no checkpoint or no config.json, or the format is not supported.
     """
     if path.name == "config.json" and not path.is_dir():
         path = path.parent
@@ -381,7 +381,7 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     name = stated_weights(config)
     if name is not None and not (path / name).is_file():
         raise CorruptCheckpointError(
-            f"config.json names {name} in {WEIGHTS_FIELD}, which is missing; download it, or give another file"
+            f"config.json has {WEIGHTS_FIELD} = {name}, but that file is missing; download it, or give another file"
         )
     if name is None:
         name = find_first(path, usual_names()) or find_only_weights(path)
@@ -398,29 +398,29 @@ def _describes_model(path: Path) -> bool:
 
 
 def find_first(folder: Path, names: Iterable[str]) -> str | None:
-    """The first of these names that a file in a folder has; None if there is none."""
+    """The first of these names that exists as a file in a folder; None if none does."""
     return next((name for name in names if (folder / name).is_file()), None)
 
 
 def check_name(file: str) -> None:
-    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
+    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is not an index or a whole checkpoint."""
     if is_index(file):
         return
     file_format = require_format(file)
     other = find_other_content(file, file_format)
     if other is not None:
-        raise UnsupportedModelError(f"{file} is named as one that holds {other}")
+        raise UnsupportedModelError(f"judging by its name, {file} holds {other}")
     refuse_shard(file)
 
 
 def find_other_content(file: str, file_format: Format) -> str | None:
-    """What a file of a format holds by its name, and what to give, if it is no model; None if it may be one."""
+    """Content of a file that is not a model, judging by its name, and what to give instead; None if it may be one."""
     name = PurePosixPath(file).name
     return next((other for pattern, other in file_format.not_weights.items() if fnmatchcase(name, pattern)), None)
 
 
 def find_only_weights(folder: Path) -> str:
-    """The one file of weights, or the one index, in a folder that has none of the usual names.
+    """The only weight file, or the only index, in a folder without the usual names.
 
     Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
     """
@@ -450,15 +450,15 @@ def find_only_weights(folder: Path) -> str:
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     others = sorted(path.name for path in folder.iterdir() if path.is_file() and is_weights(path.name))
     if others:
-        found = f"found {list_names(others)}, which is read if it is given as a file"
-        raise CorruptCheckpointError(f"no file of {folder} is named as a model, such as {usual}; {found}")
-    raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
+        found = f"found {list_names(others)}; to read a file of another name, give the file itself"
+        raise CorruptCheckpointError(f"no file in {folder} has the name of a model, such as {usual}; {found}")
+    raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and a single {single}")
 
 
 def list_parts(path: Path) -> list[Path]:
-    """The other parts of a model by Meta whose first part this is, in their order; none for any other file.
+    """The later parts of a model by Meta, in order, if this is its first part; none for any other file.
 
-    Raises CorruptCheckpointError if one between them is missing.
+    Raises CorruptCheckpointError if a part between them is missing.
     """
     if path.name != FIRST_PART:
         return []
@@ -466,54 +466,56 @@ def list_parts(path: Path) -> list[Path]:
     for number, part in enumerate(parts):
         expected = f"consolidated.{number:02d}.pth"
         if part.name != expected:
-            raise CorruptCheckpointError(f"{part.name} is a part of a model whose part {expected} is missing beside it")
+            raise CorruptCheckpointError(
+                f"{part.name} is one part of a model; its part {expected} is missing beside it"
+            )
     return parts[1:]
 
 
 def require_known_suffix(path: Path) -> None:
-    """Raise UnsupportedModelError for a file whose suffix is unknown, with what its first bytes say that it is."""
+    """Raise UnsupportedModelError for a file with an unknown suffix, and name the format of its first bytes."""
     if is_weights(path.name) or not path.is_file():
         return
     mark = recognise(read_head(path))
     if mark is not None:
-        raise UnsupportedModelError(f"an unknown suffix, and by its first bytes it is {mark.kind}; {mark.advice}")
+        raise UnsupportedModelError(f"unknown suffix; judging by its first bytes, it is {mark.kind}; {mark.advice}")
 
 
 def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
-    """Raise UnsupportedModelError for the first of several files of Meta's in a repository.
+    """Raise UnsupportedModelError for the first of several Meta parts in a repository.
 
-    has: whether the repository has a file of this name.
+    has: whether the repository has a file with this name.
     """
     part = META_PART.search(file)
     if part and not int(part[1]):
         second = f"{file[: part.start(1)]}01{file[part.end(1) :]}"
         if has(second):
             raise UnsupportedModelError(
-                f"{file} is one of several parts of a model ({second} is beside it), which are joined if "
-                "they are in a folder on this machine; download it, and give that folder"
+                f"{file} is one of several parts of a model ({second} is beside it), which attngeo joins only in a "
+                "folder on this machine; download all parts, and give their folder"
             )
 
 
 def refuse_adapter_file(path: Path) -> None:
-    """Raise UnsupportedModelError for a file, without a config.json beside it, that holds an adapter."""
+    """Raise UnsupportedModelError for an adapter file without a config.json beside it."""
     if path.with_name("config.json").is_file():
         return
     if path.with_name(ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"the weights of an adapter, expected a model; give the folder that has {ADAPTER}: {path.parent}"
+            f"holds the weights of an adapter, expected a model; give the folder with {ADAPTER}: {path.parent}"
         )
     if path.suffix != SAFETENSORS or not path.is_file():
         return
     form = recognise_adapter(read_head(path, LONGEST_HEAD))
     if form is not None:
         raise UnsupportedModelError(
-            f"an adapter in the form of {form}, expected a model; merge it into its base with the program that wrote "
-            "it, and give that checkpoint"
+            f"an adapter in the format of {form}, expected a model; merge it into its base with the program that wrote "
+            "it, and give the merged checkpoint"
         )
 
 
 def refuse_other_folders(folder: Path) -> None:
-    """Raise UnsupportedModelError for a folder that holds a checkpoint of another kind, with what converts it."""
+    """Raise UnsupportedModelError for a folder with another kind of checkpoint, and say what converts it."""
     for name, patterns, advice in OTHER_FOLDERS:
         for pattern in patterns:
             if any(folder.glob(pattern)):
@@ -521,20 +523,20 @@ def refuse_other_folders(folder: Path) -> None:
 
 
 def refuse_shard(file: str) -> None:
-    """Raise CorruptCheckpointError if `file` is one shard of several: alone it holds only a part of the model.
+    """Raise CorruptCheckpointError if `file` is one of several shards: alone, it is only a part of the model.
 
-    The first part of a GGUF file says how many there are.
+    The first part of a GGUF model passes, because it states the number of parts.
     """
     part = LATER_PART.search(file)
     if part:
         first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
-        raise CorruptCheckpointError(f"{file} is a part of a model that begins in another file; give {first}")
+        raise CorruptCheckpointError(f"{file} is a later part of a model in several files; give {first}")
     part = META_PART.search(file)
     if part and int(part[1]):
-        raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model, and {SPLIT_BY_META}")
+        raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model; {SPLIT_BY_META}")
     shard = SHARD.search(file)
     if shard and int(shard[1]) > 1 and not file.endswith(GGUF):
         raise CorruptCheckpointError(
-            f"{file} is one of {int(shard[1])} shards, and their index is missing; give the folder that has every "
-            "shard and the index, such as model.safetensors.index.json"
+            f"{file} is one of {int(shard[1])} shards, but their index is missing; give the folder with all "
+            "shards and the index, such as model.safetensors.index.json"
         )

@@ -1,4 +1,4 @@
-"""What a file of weights is by its first bytes, if that is not what its name says. Imports no torch."""
+"""The real format of a weight file, from its first bytes, if its name says another. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNPACK = "unpack it"
 LONGEST_HEAD = 1 << 18
 # The end of a name in that list → whose form the adapter has that it belongs to.
 ADAPTERS = (
-    (re.compile(rb"\.lora_(down|up)\.weight\"|[._]lora\.(down|up)\.weight\""), "kohya and of diffusers"),
+    (re.compile(rb"\.lora_(down|up)\.weight\"|[._]lora\.(down|up)\.weight\""), "kohya or diffusers"),
     (re.compile(rb"\.(hada_w1_a|lokr_w[12]\w*|oft_blocks)\""), "LyCORIS"),
     (re.compile(rb"\.lora_[ab]\""), "MLX"),
     (re.compile(rb"\.lora_[AB](\.\w+)?\.weight\""), "PEFT, without its adapter_config.json"),
@@ -24,12 +24,12 @@ ADAPTERS = (
 
 
 class FileMark(NamedTuple):
-    """The first bytes of files of one kind.
+    """The first bytes of one kind of file.
 
     Attributes:
         pattern: matches the first bytes.
-        kind: what the files are.
-        advice: what to do with one of them.
+        kind: name of the kind.
+        advice: what to do with such a file.
     """
 
     pattern: re.Pattern[bytes]
@@ -48,19 +48,19 @@ GGUF = "a GGUF file"
 # Formats, and files that hold others. The first one that matches is taken.
 MARKS = (
     _mark(rb"GGUF", GGUF, "rename it to end in .gguf"),
-    _mark(rb"algg", "a LoRA adapter of llama.cpp in the form of 2023 (ggla)", "give the adapter as PEFT writes it"),
-    _mark(rb"lmgg|fmgg|tjgg", "a GGML file, as of whisper.cpp, and of llama.cpp before GGUF", ORIGINAL),
+    _mark(rb"algg", "a llama.cpp LoRA adapter in the 2023 format (ggla)", "give the adapter as PEFT writes it"),
+    _mark(rb"lmgg|fmgg|tjgg", "a GGML file, the format of whisper.cpp, and of llama.cpp before GGUF", ORIGINAL),
     _mark(rb"PK\x03\x04.{26}[^/]*/(data\.pkl|\.\w+|byteorder|version)", PYTORCH, "rename it to end in .bin"),
     _mark(rb"PK\x03\x04.{26}[^/]*\.npy", "a NumPy file (.npz)", "save its tensors as safetensors"),
     _mark(rb"PK\x03\x04", "a zip file", UNPACK),
     _mark(rb"\x80[\x02\x03]\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", PYTORCH, "rename it to end in .bin"),
     _mark(rb".{4}\x00{4}\{\s*\"", SAFETENSORS, "rename it to end in .safetensors"),
-    _mark(rb"\x89HDF\r\n", "an HDF5 file, as Keras and TensorFlow write", ORIGINAL),
+    _mark(rb"\x89HDF\r\n", "an HDF5 file, as Keras and TensorFlow write it", ORIGINAL),
     _mark(rb"\x93NUMPY", "a NumPy file (.npy)", "save its tensors as safetensors"),
     _mark(rb"\x08[\x01-\x14]\x12.[A-Za-z]|\x08[\x01-\x14]:.", "an ONNX file", ORIGINAL),
     _mark(rb".{4}TFL3", "a TensorFlow Lite file", ORIGINAL),
-    _mark(rb"[\x01-\x10]\x00{3}.\x00\w+Spec\x00", "a model of CTranslate2", ORIGINAL),
-    _mark(rb"\xba\x16O/", "a model of fastText", "give a model with attention"),
+    _mark(rb"[\x01-\x10]\x00{3}.\x00\w+Spec\x00", "a CTranslate2 model", ORIGINAL),
+    _mark(rb"\xba\x16O/", "a fastText model", "give a model with attention"),
     _mark(rb"\x1f\x8b", "a gzip archive", UNPACK),
     _mark(rb"BZh\d", "a bzip2 archive", UNPACK),
     _mark(rb"\xfd7zXZ\x00", "an xz archive", UNPACK),
@@ -69,18 +69,18 @@ MARKS = (
     _mark(rb"Rar!\x1a", "a RAR archive", UNPACK),
     _mark(rb".{257}ustar", "a tar archive", UNPACK),
 )
-FROM_FILE = "download it again, from the address of the file itself (with /resolve/ on the Hub, not /blob/)"
+FROM_FILE = "download it again, from the address of the file itself (on the Hub, with /resolve/, not /blob/)"
 # What a server or a program wrote in place of weights.
 OTHER_ANSWERS = (
     _mark(rb"\s*<(!doctype html|!DOCTYPE html|html|HTML|head|!--)", "an HTML page", FROM_FILE),
-    _mark(rb"\s*<\?xml", "an XML text", FROM_FILE),
-    _mark(rb"\s*[\{\[][\t\n\r -~]{8}", "a JSON text", FROM_FILE),
-    _mark(rb"[\t\n\r -~]{40}", "a text", FROM_FILE),
+    _mark(rb"\s*<\?xml", "XML text", FROM_FILE),
+    _mark(rb"\s*[\{\[][\t\n\r -~]{8}", "JSON text", FROM_FILE),
+    _mark(rb"[\t\n\r -~]{40}", "plain text", FROM_FILE),
 )
 
 
 def read_head(path: Path, count: int = LOOKED_AT) -> bytes:
-    """The first bytes of a file on this machine; none if it cannot be read, which is said when it is opened."""
+    """The first bytes of a local file; none if it cannot be read (opening it reports the error)."""
     try:
         with path.open("rb") as file:
             return file.read(count)
@@ -89,7 +89,7 @@ def read_head(path: Path, count: int = LOOKED_AT) -> bytes:
 
 
 def recognise_adapter(head: bytes) -> str | None:
-    """Whose form the adapter has that a safetensors file holds, by its first bytes; None if it is none."""
+    """The program whose adapter format a safetensors file has, judging by its first bytes; None if not an adapter."""
     mark = recognise(head)
     if mark is None or mark.kind != SAFETENSORS:
         return None
@@ -98,19 +98,19 @@ def recognise_adapter(head: bytes) -> str | None:
 
 
 def recognise(head: bytes) -> FileMark | None:
-    """The kind of a file, by its first `LOOKED_AT` bytes; None if it is not known."""
+    """The kind of a file, judging by its first `LOOKED_AT` bytes; None if unknown."""
     return next((mark for mark in (*MARKS, *OTHER_ANSWERS) if mark.pattern.match(head)), None)
 
 
 def explain_other_format(head: bytes, expected: str) -> AttnGeoError | None:
-    """The error for a file that is whole and of another format than its name says; None if it seems to be damaged.
+    """The error for an intact file in another format than its name says; None if the file seems damaged.
 
     Args:
         head: its first `LOOKED_AT` bytes.
-        expected: the format that its name says: `SAFETENSORS`, `PYTORCH` or `GGUF`.
+        expected: the format that its name promises: `SAFETENSORS`, `PYTORCH` or `GGUF`.
     """
     mark = recognise(head)
     if mark is None or mark.kind == expected:
         return None
-    message = f"by its first bytes it is {mark.kind}, expected {expected}; {mark.advice}"
+    message = f"judging by its first bytes, it is {mark.kind}, expected {expected}; {mark.advice}"
     return CorruptCheckpointError(message) if mark in OTHER_ANSWERS else UnsupportedModelError(message)

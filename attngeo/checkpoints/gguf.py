@@ -53,11 +53,11 @@ SCALING = (
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 # What the header states that a file is, if it is no model → what it holds, and what to give.
 OTHER_KINDS = {
-    "adapter": "an adapter in the form of llama.cpp, expected a model; merge it into its base with llama-export-lora, "
+    "adapter": "an adapter in llama.cpp format, expected a model; merge it into its base with llama-export-lora, "
     "or give it as PEFT writes it with $adapter",
-    "imatrix": "the importance of weights, and no weights, expected a model; give the model's own file",
+    "imatrix": "importances of weights, but no weights, expected a model; give the file of the model itself",
     "mmproj": "the vision tower of a model, expected a language model; give the checkpoint that it was made from",
-    "vocab": "a vocabulary without weights, expected a model; give the model's own file",
+    "vocab": "a vocabulary without weights, expected a model; give the file of the model itself",
 }
 
 
@@ -66,16 +66,16 @@ class GgufFile(TensorFile):
 
     Args:
         source: the open file.
-        inherited: the metadata of the first file of several, as the others have no own.
+        inherited: the metadata of the first of several files; the others have none.
 
     Raises:
         CorruptCheckpointError: The file is broken.
-        UnsupportedModelError: Its architecture or a value of it is not read.
+        UnsupportedModelError: Its architecture or a value is not supported.
 
-    metadata: the header's values, with `Unread` for lists. tensors: name as transformers has it → what is stored. own:
-    the values that this file has itself. layers: the beginning of their names ("", "enc.", "dec.") → the numbers of the
-    layers in this file. config: what config.json would state. factors: what divides the frequencies of rotary
-    embeddings; empty if it is unknown, None if this file has none.
+    metadata: the header's values, with `Unread` for lists. tensors: name in transformers → the stored tensor. own: the
+    values in this file itself. layers: prefix of layer names ("", "enc.", "dec.") → numbers of the layers in this file.
+    config: the fields that config.json would have. factors: divisors of the rotary frequencies; empty if they are
+    unknown, None if this file has none.
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
@@ -92,7 +92,7 @@ class GgufFile(TensorFile):
         architecture = str(self.metadata.get("general.architecture"))
         if architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
-                f"GGUF files of the architecture {architecture!r:.40} are not read, expected one of: "
+                f"GGUF architecture {architecture!r:.40} is not supported, expected one of: "
                 f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
             )
         self.family = ARCHITECTURES[architecture]
@@ -119,11 +119,11 @@ class GgufFile(TensorFile):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file states that it is the only one of its model: llama.cpp writes 0 parts into a merged file."""
+        """Whether the file states that it is the whole model: llama.cpp writes 0 parts into a merged file."""
         return self.metadata.get("split.count", 1) in (0, 1)
 
     def build_config(self) -> dict[str, Any]:
-        """The fields of config.json that layouts read."""
+        """The config.json fields that layouts read."""
         name = self.metadata["general.architecture"]
         config: dict[str, Any] = {
             "model_type": self.family.model_type,
@@ -154,7 +154,7 @@ class GgufFile(TensorFile):
             if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
                 expected = "all of them" if rotate_all else "an even number of them"
                 raise CorruptCheckpointError(
-                    f"{rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected {expected}; "
+                    f"states that {rotated!s:.20} of a head's {width} dimensions rotate, expected {expected}; "
                     "copy or download it again"
                 )
             config["partial_rotary_factor"] = rotated / width
@@ -183,7 +183,7 @@ class GgufFile(TensorFile):
         if value is None or (type(value) in (int, float) and 0 <= value < math.inf):
             return value
         raise CorruptCheckpointError(
-            f"states {key} = {value!s:.40}, expected one finite number that is not below 0; copy or download it again"
+            f"states {key} = {value!s:.40}, expected a finite number, at least 0; copy or download it again"
         )
 
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
@@ -244,7 +244,7 @@ class GgufFile(TensorFile):
             expected = _pad(end, alignment) if entry.dtype in GGML_TYPES else None  # of other types, sizes are unknown
             tensors[info.name] = info
         if expected is not None and entries and room > expected:
-            raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
+            raise reader.broken(f"lists tensors of {expected:,} bytes, but {room:,} bytes of data follow")
         return tensors
 
     def _describe(self, entry: GgufEntry, data_start: int) -> TensorInfo:
@@ -260,7 +260,7 @@ class GgufFile(TensorFile):
         columns = shape[-1] if shape else 1
         if columns % numbers:
             raise CorruptCheckpointError(
-                f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
+                f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected a multiple of "
                 f"{numbers} ({dtype}); copy or download it again"
             )
         size = math.prod(shape) // numbers * nbytes
@@ -296,7 +296,9 @@ class GgufFile(TensorFile):
         raw = self.source.read(*info.locate(wanted), name).view(count, -1)
         if heads:
             if len(raw) % (2 * heads):
-                raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
+                raise CorruptCheckpointError(
+                    f"{name} has {len(raw)} rows, expected a multiple of {2 * heads} for {heads} heads"
+                )
             # Neighbours (2i, 2i + 1) become (i, i + half) again.
             pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
             raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
@@ -323,10 +325,10 @@ class GgufFile(TensorFile):
 
 
 def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSource]) -> dict[str, GgufFile]:
-    """The other files of a model in several: name → the file.
+    """The other files of a model in several files: name → the open file.
 
-    The first one says how many there are. It has the metadata of all; the factors of rotary embeddings may be in any,
-    and it gets them.
+    The first file states their number and has the metadata of all. Rotary factors may be in any file; the first one
+    receives them.
 
     Args:
         first: the first file.
@@ -334,14 +336,14 @@ def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSou
         open_source: opens a file by its name.
 
     Raises:
-        CorruptCheckpointError: A file is missing, broken, or another one than its name says.
+        CorruptCheckpointError: A file is missing, broken, or not the part that its name says.
     """
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", name)
     if not _is_count(count) or count > 10_000 or match is None or int(match[2]) != count:
         with about(first.source.where):
             raise CorruptCheckpointError(
-                f"states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
+                f"states {count!s:.20} parts, expected the first of them, with a name such as …-00001-of-….gguf"
             )
     opened: dict[str, GgufFile] = {}
     try:
@@ -370,8 +372,8 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
             if type(stated) is not int or stated != expected:
                 with about(file.source.where):
                     raise CorruptCheckpointError(
-                        f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
-                        f"by its name, with {total:,} tensors in all parts; copy or download it again"
+                        f"states {key} = {stated!s:.20}, expected {expected}: by its name, it is part {number + 1} of "
+                        f"{len(files)}, and all parts have {total:,} tensors; copy or download it again"
                     )
     earlier: set[str] = set()
     for file in files:
@@ -379,14 +381,14 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
             if name in earlier:
                 with about(file.source.where):
                     raise CorruptCheckpointError(
-                        f"the tensor {name!r:.80} is in an earlier part, too; copy or download it again"
+                        f"tensor {name!r:.80} is also in an earlier part; copy or download it again"
                     )
         earlier.update(file.tensors)
     require_layers(files[0], files)
 
 
 def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
-    """Raise CorruptCheckpointError unless files hold as many layers as the metadata of the first one state."""
+    """Raise CorruptCheckpointError unless the files have as many layers as the metadata of the first one states."""
     layers: dict[str, set[int]] = {}
     for file in files:
         for stack, numbers in file.layers.items():
@@ -402,7 +404,7 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
             continue
         with about(first.source.where):
             raise CorruptCheckpointError(
-                f"states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, "
+                f"states {count!s:.20} layers, but has queries and keys of {len(numbers)}, "
                 f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; copy or download it again"
             )
 

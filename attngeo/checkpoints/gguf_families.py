@@ -12,10 +12,10 @@ class GgufFamily(NamedTuple):
 
     Attributes:
         model_type: model type of transformers.
-        permuted: whether rotary pairs of queries and keys are neighbours.
+        permuted: whether the two rows of a rotary pair of queries or keys are neighbours.
         gain_offset: number added to the gains of norms.
-        block: name of a layer; of a stack if there are two.
-        names: module → its name in a layer, where that is unusual.
+        block: name of a layer, with the stack if there are two.
+        names: module → its name in a layer, if that is unusual.
     """
 
     model_type: str

@@ -40,7 +40,7 @@ TOKEN_TYPES = f"{VOCABULARY}.token_type"
 
 
 class Unread(NamedTuple):
-    """A list that was read over. length: the number of its values."""
+    """A list that was skipped. length: the number of its values."""
 
     length: int
 
@@ -49,11 +49,11 @@ class Unread(NamedTuple):
 
 
 class GgufEntry(NamedTuple):
-    """One tensor of a header.
+    """One tensor in a header.
 
     Attributes:
         name: name of the tensor.
-        shape: the first dimension first, unlike in the file.
+        shape: dimensions, in the reverse of their order in the file.
         dtype: number of its type.
         offset: first byte of the tensor, counted from the start of the tensors.
     """
@@ -65,7 +65,7 @@ class GgufEntry(NamedTuple):
 
 
 class HeaderReader:
-    """The header's bytes, one value after the other. position: the next byte."""
+    """Reads a header value by value. position: the next byte."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -76,20 +76,20 @@ class HeaderReader:
         self._start = 0
 
     def broken(self, problem: str) -> CorruptCheckpointError:
-        """The error about the header."""
+        """The error for a broken header."""
         return CorruptCheckpointError(f"the GGUF header {problem}; copy or download it again")
 
     def explain_start(self, magic: bytes, version: int) -> AttnGeoError:
-        """The error for a file that begins otherwise than one that is read."""
+        """The error for a file with an unexpected beginning."""
         if magic != MAGIC:
             return explain_content(self._source, GGUF) or self.broken(
-                f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3"
+                f"begins with {magic!r} and version {version}, expected {MAGIC!r} and version 2 or 3"
             )
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         if swapped < LARGEST_VERSION < version:
             return UnsupportedModelError(
                 f"a big-endian GGUF file (version {swapped}), expected little-endian; convert it with "
-                "gguf-convert-endian FILE little, of the package gguf"
+                "gguf-convert-endian FILE little, from the gguf package"
             )
         advice = "give the checkpoint that it was made from" if version < min(VERSIONS) else "update attngeo"
         return UnsupportedModelError(f"a GGUF file of version {version}, expected 2 or 3; {advice}")
@@ -98,7 +98,7 @@ class HeaderReader:
         """The next bytes."""
         end = self.position + count
         if not 0 <= count <= LONGEST_TEXT or end > min(self._source.size, LONGEST_HEADER):
-            raise self.broken(f"announces {count:,} bytes at {self.position:,}, and the file has {self._source.size:,}")
+            raise self.broken(f"announces {count:,} bytes at {self.position:,}, but the file has {self._source.size:,}")
         if end > self._start + len(self._chunk):
             self._start = self.position
             usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
@@ -109,18 +109,18 @@ class HeaderReader:
         return self._chunk[first : first + count]
 
     def number(self, form: str) -> Any:
-        """The next number. form: as `struct` names its type."""
+        """The next number. form: its type in `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
 
     def text(self) -> str:
-        """The next text, which is a name."""
+        """The next text, a name."""
         try:
             return self.take(self.number("Q")).decode("utf-8")
         except UnicodeDecodeError:
             raise self.broken("has a name that is not UTF-8") from None
 
     def value(self, kind: int, *, is_wanted: bool = False) -> Any:
-        """A value; `Unread` for a list that is not asked for."""
+        """The next value; `Unread` for a list that is not wanted."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
@@ -130,13 +130,13 @@ class HeaderReader:
         if kind != TEXT:
             form = self._form(kind)
             if count > CHUNK:
-                raise self.broken(f"announces a list of {count:,} numbers")
+                raise self.broken(f"announces a list of {count:,} numbers, which is too long")
             raw = self.take(struct.calcsize(form) * count)
             return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
         self._texts += count
         most = MOST_TEXTS_READ if is_wanted else self._source.size // 8
         if count > most or self._texts > MOST_VALUES_SKIPPED:
-            raise self.broken(f"announces a list of {count:,} texts")
+            raise self.broken(f"announces a list of {count:,} texts, which is too long")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
         self._skip_texts(count)
@@ -159,19 +159,19 @@ class HeaderReader:
 
     def _form(self, kind: int) -> str:
         if kind not in VALUES:
-            raise self.broken(f"has a value of the unknown type {kind}")
+            raise self.broken(f"has a value of unknown type {kind}")
         return VALUES[kind]
 
 
 def read_vocabulary(source: ByteSource) -> dict[str, Any]:
-    """The values of a header, as `GgufFile.metadata`, and the list of tokens and the one of their types."""
+    """The values of a header, as in `GgufFile.metadata`, with the lists of tokens and token types."""
     with about(source.where):
         metadata, _ = read_header(HeaderReader(source), (TOKENS, TOKEN_TYPES))
     return metadata
 
 
 def read_header(reader: HeaderReader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[GgufEntry]]:
-    """The values and the tensors that a header lists. wanted: the keys of lists that are kept however long they are."""
+    """The values and tensors in a header. wanted: keys of lists to keep, whatever their length."""
     magic = reader.take(4)
     version = reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
@@ -189,10 +189,10 @@ def read_header(reader: HeaderReader, wanted: Collection[str] = ()) -> tuple[dic
         name = reader.text()
         dimensions = reader.number("I")
         if dimensions > 4:
-            raise reader.broken(f"announces {dimensions} dimensions of a tensor")
+            raise reader.broken(f"announces a tensor of {dimensions} dimensions, expected at most 4")
         shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
         if any(size >= 1 << 40 for size in shape):
-            raise reader.broken(f"announces a tensor of {list(shape)}")
+            raise reader.broken(f"announces a tensor of shape {list(shape)}, which is too large")
         dtype = reader.number("I")
         offset = reader.number("Q")
         entries.append(GgufEntry(name, shape, dtype, offset))

@@ -65,22 +65,22 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 # How to have the files of a model for offline mode. Without $download, only ranges of the weights are read.
-GET_FILES = "run once without it and with $download"
+GET_FILES = "run once online with $download"
 
 
 class Repository:
-    """One repository at one revision. Turns huggingface_hub's errors into attngeo's, about this model.
+    """One repository at one revision. Turns errors of huggingface_hub into attngeo's errors about this model.
 
     Args:
         ref: a model on the Hub.
-        access: whether only the cache is used, or each weight file that is needed is downloaded into it.
+        access: whether to use only the cache, or to download each weight file that is needed into it.
 
     Attributes:
-        path: folder of its files in the cache, once it is pinned.
-        revision: the commit, once it is pinned; before that, the revision of `ref`.
-        endpoint: address of the Hub.
+        path: folder of its files in the cache, once pinned.
+        revision: the commit, once pinned; before that, the revision of `ref`.
+        endpoint: web address of the Hub.
         offline: whether downloads are forbidden.
-        at_once: number of files that are opened at a time.
+        at_once: number of files to open in parallel.
     """
 
     path: Path
@@ -95,19 +95,19 @@ class Repository:
         self._pinned_in: str | None = None
 
     def pin(self, *names: str) -> Path:
-        """Take all files from one commit from now on, that of config.json.
+        """From now on, take all files from one commit, the commit of config.json.
 
-        An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. Weights in a folder have their config.json beside them, or else that of the repository.
+        An adapter has its own configuration. A GGUF file needs none, so any small file that repositories usually have
+        will do. Weights in a folder use the config.json beside them, or else the one of the repository.
 
         Args:
-            names: names of the file, in the order in which they are tried, if it is another one.
+            names: files to try in this order, instead of config.json.
 
         Returns:
             The path of that file in the cache.
 
         Raises:
-            CorruptCheckpointError: The repository has no such file.
+            CorruptCheckpointError: The repository has none of these files.
             ModelUnavailableError: The Hub has no such model, refuses access, or cannot be reached.
         """
         weights = self.ref.file or ""
@@ -125,7 +125,7 @@ class Repository:
                 return path
         with about(self.ref):
             if self.offline:
-                raise self._explain_offline(f"no {names[0]} of it")
+                raise self._explain_offline(f"no {names[0]} of this model")
             inner = self._find_inner_model() if self.ref.file is None and "config.json" in names else ""
             raise CorruptCheckpointError(f"the repository has no {names[0]}{inner}")
 
@@ -143,17 +143,19 @@ class Repository:
         if not isinstance(folder, str) or not is_inside(folder):
             return ""
         example = f"{self.ref.name}/{folder}/{usual_names()[0]}"
-        return f"; {MODULES} says that the model is in its folder {folder}: give the weight file there, as {example}"
+        return (
+            f"; {MODULES} says that the model is in the folder {folder}: give the weight file there, such as {example}"
+        )
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
-        """The file of weights, or the index of several with what it says.
+        """The weight file; or the index of several files, with its content.
 
         Args:
             names: names to look for, instead of the usual ones.
 
         Raises:
             UnsupportedModelError: The repository has no such file.
-            NetworkError: In offline mode, the cache has none.
+            NetworkError: In offline mode, the cache has no such file.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         with about(self.ref):
@@ -166,13 +168,13 @@ class Repository:
                 if path is not None:
                     return name, read_index(path).move(folder_of(self.ref.file or ""))
             if self.offline:
-                raise NetworkError(f"no weights in the cache, and {self._why_offline}; {GET_FILES}", "download")
+                raise NetworkError(f"no weights in the Hub cache, and {self._why_offline}; {GET_FILES}", "download")
             raise UnsupportedModelError(
                 f"no weights, looked for {', '.join(names)}; give another revision, or a folder"
             )
 
     def open(self, file: str) -> Path | RemoteFile:
-        """The path of a file of weights in the cache, or else ranges of it. Raises NetworkError or CheckpointError."""
+        """The path of a weight file in the cache, or else a RemoteFile. Raises NetworkError or CheckpointError."""
         if not (self.is_cached(file) or self.offline or self.access.download):
             return RemoteFile(f"{self.ref}: {file}", partial(self._look_up, file), self.access.retries)
         path = self.download(file)
@@ -181,7 +183,7 @@ class Repository:
         with about(self.ref):
             if not self.offline:
                 raise self._explain_missing(file)
-            raise NetworkError(f"{file} is not in the cache, and {self._why_offline}; {GET_FILES}", "download")
+            raise NetworkError(f"{file} is not in the Hub cache, and {self._why_offline}; {GET_FILES}", "download")
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
@@ -199,15 +201,15 @@ class Repository:
         return Address(location, stated.size, stated.etag or "", headers)
 
     def find(self, file: str) -> Path | None:
-        """The path in the cache of another file beside config.json; None if the repository lacks it."""
+        """The path in the cache of another file beside config.json; None if the repository has no such file."""
         return self.download(f"{self._pinned_in or ''}{file}")
 
     def download(self, file: str) -> Path | None:
-        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it.
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository has no such file.
 
         Raises:
-            CorruptCheckpointError: A small file is longer than any.
-            NetworkError: The server has another revision of the file, or another file than it has announced.
+            CorruptCheckpointError: A small file is larger than any real one.
+            NetworkError: The server sends another revision of the file, or another file than it announced.
         """
         with self._explain_errors() as rules:
             with self._note_unverified(file) as unverified:
@@ -235,16 +237,15 @@ class Repository:
     def _require_revision(self, file: str, commit: str | None) -> None:
         if commit != self.revision:
             raise NetworkError(
-                f"{file} is of commit {commit!r:.60}, expected {self.revision}, the commit of config.json; try again"
+                f"{file} is from commit {commit!r:.60}, expected {self.revision}, the commit of config.json; try again"
             )
 
     def list_revisions(self) -> list[str]:
-        """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
+        """The branches, then the tags. Raises NetworkError in offline mode, and errors of the Hub."""
         with self._explain_errors():
             if self.offline:
                 raise NetworkError(
-                    f"the revisions of a model are not in the cache, and {self._why_offline}; name each revision, or "
-                    "run without it"
+                    f"the Hub cache has no list of revisions, and {self._why_offline}; name each revision, or go online"
                 )
             refs = list_repo_refs(self.ref.name)
             names = [ref.name for ref in (*refs.branches, *refs.tags)]
@@ -252,15 +253,15 @@ class Repository:
         return list(dict.fromkeys(names))
 
     def list_hashes(self) -> dict[str, str]:
-        """The hashes of the files that are beside the weights, by one request; nothing is downloaded.
+        """The hashes of the files in the folder of the weights, by one request, without a download.
 
         Returns:
-            File → the SHA-256 of a large one, the hash of git of a small one. In offline mode, of those in the cache;
-            a cache without links knows none.
+            File → its SHA-256 if it is large, its git hash if it is small. In offline mode, only files in the cache; a
+            cache without links has no hashes.
 
         Raises:
             ModelUnavailableError: The Hub has no such revision, refuses access, or cannot be reached.
-            CorruptCheckpointError: In offline mode: the cache has no small file of it.
+            CorruptCheckpointError: In offline mode, the cache has no small file of this model.
         """
         folder = folder_of(self.ref.file or "")
         if self.offline:
@@ -291,7 +292,7 @@ class Repository:
         return exists
 
     def is_cached(self, file: str) -> bool:
-        """Whether the cache has `file`, of this revision."""
+        """Whether the cache has `file` at this revision."""
         return isinstance(self._look_into_cache(file), str)
 
     def _look_into_cache(self, file: str) -> Any:
@@ -308,7 +309,7 @@ class Repository:
     def _explain_offline(self, missing: str) -> NetworkError:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
-            f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; "
+            f"no such file or folder here, {missing} in the Hub cache, and {self._why_offline}; "
             f"{GET_FILES}{self._explain_reference() or did_you_mean(self.ref)}",
             "download",
         )
@@ -326,19 +327,19 @@ class Repository:
             return ""
         if commit == commit.strip():
             return ""
-        return f"; {note} has a line end or spaces around the commit, expected the commit alone: correct it"
+        return f"; {note} has spaces or a line end around the commit, expected only the commit: correct it"
 
     def _explain_absence(self, cause: BaseException) -> AttnGeoError:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
         if self.offline:
-            return self._explain_offline("nothing")
+            return self._explain_offline("nothing of this model")
         refusal = self._explain_refusal(cause)
         if isinstance(refusal, AccessError):
             return refusal
         return NetworkError(
-            f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
+            f"no such file or folder here, not in the Hub cache, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT, proxies and, for a server "
-            "with a certificate of its own, SSL_CERT_FILE; or give a folder"
+            "with its own certificate, SSL_CERT_FILE; or give a folder"
             f"{self._explain_reference() or did_you_mean(self.ref)}"
         )
 
@@ -349,8 +350,8 @@ class Repository:
             return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
             return OutputError(
-                f"the cache of the Hub in {constants.HF_HUB_CACHE} cannot be written ({error.strerror}); make room, or "
-                "name another folder in HF_HOME"
+                f"cannot write to the Hub cache {constants.HF_HUB_CACHE} ({error.strerror}); free some space, or "
+                "set HF_HOME to another folder"
             )
         return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
 
@@ -412,36 +413,36 @@ class Repository:
         proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
         if proxies and "proxy" in reason.lower():
             return NetworkError(
-                f"the proxy in {' or '.join(proxies)} cannot be used ({reason}); correct the variable, or unset it"
+                f"the proxy in {' or '.join(proxies)} is unusable ({reason}); correct the variable, or unset it"
             )
         if isinstance(error, ImportError):
             return error
         if not isinstance(error, ValueError):  # a KeyError, for example, is the bare name of a field
             reason = f"{type(error).__name__}: {reason}"
-        return NetworkError(f"{constants.ENDPOINT} does not answer as the Hub does ({reason}); check HF_ENDPOINT")
+        return NetworkError(f"{constants.ENDPOINT} does not answer like the Hub ({reason}); check HF_ENDPOINT")
 
 
 def require_texts(names: list[Any]) -> None:
-    """Raise ValueError if one of the names or hashes that a server states is no text."""
+    """Raise ValueError if a name or hash from a server is not text."""
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a name is {name!r:.60}, expected a text")
+            raise ValueError(f"a name is {name!r:.60}, expected text")
 
 
 def folder_of(file: str) -> str:
-    """The folder of a file in a repository, with a slash at its end; "" for a file in no folder."""
+    """The folder of a file in a repository, with a final slash; "" for a file at the top."""
     return file[: file.rfind("/") + 1]
 
 
 def verify_download(path: Path, announced: str | None) -> None:
     """Compare a file that was downloaded into the cache with the hash that the server announced.
 
-    The hash is the SHA-256 of a large file and the hash of git of a small one; other servers may announce the SHA-1, or
-    what is no hash, which is not checked. A file that differs, or whose check is interrupted, is removed.
+    This is the SHA-256 of a large file and the git hash of a small one. Other servers may announce a SHA-1, or a text
+    that is not a hash, which is not checked. Removes a file that differs, or whose check is interrupted.
 
     Args:
-        path: the file, or in a cache with links the link to its blob, whose name is the hash.
-        announced: the hash in a cache without links.
+        path: the file; in a cache with links, the link to its blob, whose name is the hash.
+        announced: the hash, for a cache without links.
 
     Raises:
         NetworkError: The file has another hash.
@@ -460,8 +461,8 @@ def verify_download(path: Path, announced: str | None) -> None:
             blob.unlink(missing_ok=True)
     if not is_intact:
         raise NetworkError(
-            f"{path.name} is damaged: its hash is {hashes[0]}, expected {announced}, which {constants.ENDPOINT} "
-            "announced; it is removed from the cache; try again"
+            f"{path.name} is damaged and was removed from the cache: its hash is {hashes[0]}, expected {announced}, "
+            f"which {constants.ENDPOINT} announced; try again"
         )
 
 
@@ -480,6 +481,6 @@ def _hash_file(path: Path, announced: str) -> list[str]:
 
 
 def origin(url: str) -> tuple[str, str]:
-    """The scheme and the host with its port: what a token is for."""
+    """The scheme and the host with its port: a token is for one of these."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc

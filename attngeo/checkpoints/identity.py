@@ -1,4 +1,4 @@
-"""Identities of models: what tells whether the content of one is unchanged. Reads no weights, and loads no torch."""
+"""Identities of models: they show whether the content is unchanged. Reads no weights, and loads no torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attngeo.checkpoints.repositories import find_repository
 class Identity(NamedTuple):
     """The identity of a model's content.
 
-    Offline, weights of a commit may be read that differ from those read online.
+    The weights of a commit that are read offline may differ from those read online.
 
     Attributes:
         ref: the model; on the Hub, at one commit.
         content: names, texts and numbers that are equal for equal contents.
-        is_whole: whether all of its files can be reached.
+        is_whole: whether all files of the model can be reached.
     """
 
     ref: ModelRef
@@ -30,22 +30,22 @@ class Identity(NamedTuple):
     is_whole: bool = True
 
     def is_current(self) -> bool:
-        """Whether the model has this content now, as a whole. That of a commit never changes."""
+        """Whether the model still has this content. The content of a commit never changes."""
         return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
 
 
 def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
-    """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
+    """The identity of a model: its commit on the Hub; or the name, size and times of each local file.
 
-    A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each
-    write. Only a write through a memory map changes no time, and is not noticed.
+    Any change of a file changes the identity, even if size and modification time stay the same, because the system
+    records the time of each write. Only a write through a memory map changes no time and goes unnoticed.
 
     Args:
         model: a reference, or a model in memory.
-        hub: how the Hub is asked.
+        hub: how to access the Hub.
 
     Returns:
-        None for a model in memory, and for what is missing or no checkpoint: opening it says what is wrong.
+        None for a model in memory, and for a reference without a checkpoint: opening it reports the error.
 
     Raises:
         ModelUnavailableError: A model on the Hub cannot be found or reached; also as `ModelRef.parse`.
@@ -68,7 +68,7 @@ def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
 
 
 def identify_path(path: Path) -> dict[str, Any] | None:
-    """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
+    """The content of the identity of a folder or file; None if it has no checkpoint or cannot be read."""
     folder = path if path.is_dir() else path.parent
     try:
         paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]

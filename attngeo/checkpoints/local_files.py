@@ -25,18 +25,18 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, 
 
 
 def find_adapter(folder: Path) -> Path:
-    """The file of the weights of an adapter of PEFT in a folder. Raises CorruptCheckpointError."""
+    """The weight file of a PEFT adapter in a folder. Raises CorruptCheckpointError if there is none."""
     if not (folder / ADAPTER).is_file():
-        raise CorruptCheckpointError(f"no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+        raise CorruptCheckpointError(f"it has no {ADAPTER}; give a folder that PEFT wrote, or a Hub id")
     name = find_first(folder, ADAPTER_FILES)
     if name is None:
         require_lora(read_object(folder / ADAPTER))  # the files of other methods and programs have other names
-        raise CorruptCheckpointError(f"no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
+        raise CorruptCheckpointError(f"no adapter weights, looked for {' and '.join(ADAPTER_FILES)}")
     return folder / name
 
 
 def find_local_config(config: str | Path) -> Path | None:
-    """The config.json that a path names, in a folder or itself; None for a model on the Hub."""
+    """The config.json in a folder or at a path; None for a model on the Hub."""
     path = local_path(config)
     if not path.exists():
         return None
@@ -44,15 +44,15 @@ def find_local_config(config: str | Path) -> Path | None:
 
 
 def refuse_config() -> UsageError:
-    """The error for a configuration that is given in place of a model's own."""
-    return UsageError("models in memory and GGUF files have a configuration; leave out $config", "config")
+    """The error for $config with a model that has its own configuration."""
+    return UsageError("models in memory and GGUF files have their own configuration; leave out $config", "config")
 
 
 def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:
-    """Raise what opening a model would raise if a file of it on this machine is missing. Reads no weights.
+    """Raise the error of opening a model if one of its local files is missing. Reads no weights.
 
-    The Hub is not asked, and torch is not loaded: call it before the import of what computes. The parameters are those
-    of `opening.open_adapted`.
+    Does not ask the Hub, and does not load torch: call it before importing modules that compute. Parameters as in
+    `opening.open_adapted`.
     """
     if not isinstance(model, str | Path):
         return
@@ -84,7 +84,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of PEFT, and no model. It may have the configuration of its base."""
+    """Whether a folder has a PEFT adapter but no model. It may have the configuration of its base."""
     if not (folder / ADAPTER).is_file():
         return False
     if not (folder / "config.json").is_file():
@@ -94,7 +94,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def list_stated_weights(folder: Path) -> list[Path]:
-    """The file of weights that config.json names: it may be in a folder of its own."""
+    """The weight file that config.json names, if any; it may be in another folder."""
     try:
         stated = stated_weights(read_config(folder / "config.json"))
     except CheckpointError:  # which is said when the model is opened

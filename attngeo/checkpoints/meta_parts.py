@@ -1,8 +1,8 @@
-"""A model in several files of Meta's, consolidated.NN.pth, each with what one of several devices had.
+"""A model in several files by Meta, consolidated.NN.pth, each with the weights of one device.
 
-Each file has a part of each matrix. Matrices of which a device had some of the outputs are joined by rows, and those of
-which it had some of the inputs by columns; norms are in each file. The table of tokens was cut by columns in LLaMA 1
-and 2, and by rows in LLaMA 3: its shape tells.
+Each file has a part of each matrix. Matrices that were cut by outputs are joined by rows, and matrices that were cut by
+inputs are joined by columns; each file has the norms. The table of tokens was cut by columns in LLaMA 1 and 2, and by
+rows in LLaMA 3: its shape tells.
 
 Source: https://github.com/meta-llama/llama/blob/main/llama/model.py (`ColumnParallelLinear`, `RowParallelLinear`), and
 `ParallelEmbedding` and `VocabParallelEmbedding` of fairscale.
@@ -34,12 +34,12 @@ WHOLE = re.compile(r"(?:^|[._])norm\.weight$|(?:^|\.)rope\.freqs$")
 
 @dataclass(frozen=True)
 class Widths:
-    """The sizes of a whole model; None if a size is not stated.
+    """Sizes of a whole model; None if not stated.
 
     Attributes:
         model: width of the residual stream.
-        queries: width of all query heads of a layer.
-        keys: width of all key heads of a layer.
+        queries: width of all query heads of a layer together.
+        keys: width of all key heads of a layer together.
     """
 
     model: int
@@ -48,7 +48,7 @@ class Widths:
 
     @classmethod
     def find(cls, stated: Mapping[str, Any]) -> Widths | None:
-        """The sizes that params.json or config.json states; None without the first one."""
+        """The sizes in params.json or config.json; None if the width of the model is missing."""
         model = _find_size(stated, "dim", "hidden_size")
         if model is None:
             return None
@@ -67,16 +67,16 @@ def _find_size(stated: Mapping[str, Any], *names: str) -> int | None:
 
 
 class JoinedParts(TensorFile):
-    """The parts of a model as one open file.
+    """The parts of a model as a single open file.
 
     Args:
         source: the first part, open.
-        others: the files of the other parts, in their order.
+        others: the files of the other parts, in order.
         stated: the content of params.json or config.json.
 
     Raises:
-        CorruptCheckpointError: The parts are not those of one model, or one is missing.
-        UnsupportedModelError: It is not known how a tensor is joined.
+        CorruptCheckpointError: The parts belong to different models, or one is missing.
+        UnsupportedModelError: It is unknown how to join a tensor.
     """
 
     def __init__(self, source: ByteSource, others: Sequence[Path], stated: Mapping[str, Any]) -> None:
@@ -94,7 +94,9 @@ class JoinedParts(TensorFile):
         for path, part in zip(self._others, self._parts[1:], strict=True):
             if part.tensors.keys() != first.tensors.keys():
                 unlike = min(first.tensors.keys() ^ part.tensors.keys())
-                raise CorruptCheckpointError(f"{path.name} is a part of another model: only one has {unlike!r:.80}")
+                raise CorruptCheckpointError(
+                    f"{path.name} belongs to another model than the first part: only one of them has {unlike!r:.80}"
+                )
         # The table of tokens last: a part that is missing is seen more plainly in a matrix of attention.
         names = sorted(first.tensors, key=lambda name: name.endswith(TOKENS))
         self._axes = {name: self._find_axis(name) for name in names}
@@ -104,7 +106,9 @@ class JoinedParts(TensorFile):
         """The axis along which the parts of a tensor are joined; None for one that each part has as a whole."""
         shapes = [part.tensors[name].shape for part in self._parts]
         if len(set(shapes)) > 1:
-            raise CorruptCheckpointError(f"the parts have {name!r:.80} of shapes {shapes[:2]}, expected equal ones")
+            raise CorruptCheckpointError(
+                f"{name!r:.80} has different shapes in the parts: {shapes[:2]}, expected equal ones"
+            )
         (shape, *_) = shapes
         if WHOLE.search(name):
             return None
@@ -119,8 +123,8 @@ class JoinedParts(TensorFile):
             if shape[1] * len(self._parts) == width:
                 return 1
         raise UnsupportedModelError(
-            f"it is not known how the parts of {name!r:.80}, {list(shape)} each, are joined; convert them with "
-            "convert_llama_weights_to_hf.py of transformers, and give that folder"
+            f"unknown how to join the parts of {name!r:.80}, {list(shape)} each; convert them with "
+            "convert_llama_weights_to_hf.py of transformers, and give the converted folder"
         )
 
     def _require_fit(self, name: str, shape: tuple[int, int]) -> None:
@@ -137,8 +141,8 @@ class JoinedParts(TensorFile):
         if expected is None or None in expected or shape == expected:
             return
         raise CorruptCheckpointError(
-            f"{name} of {len(self._parts)} parts is {list(shape)}, expected {list(expected)}: a part may be missing, "
-            "or they are cut otherwise than by Meta"
+            f"{name}, joined from {len(self._parts)} parts, is {list(shape)}, expected {list(expected)}: a part may be "
+            "missing, or Meta did not cut them"
         )
 
     def _join_shape(self, shape: tuple[int, ...], axis: int) -> tuple[int, int]:
@@ -170,7 +174,7 @@ class JoinedParts(TensorFile):
         return torch.cat(pieces) if pieces else self._parts[0].read(name, slice(0, 0))
 
     def extents(self, reads: Mapping[str, slice]) -> list[Any]:  # noqa: ARG002 - files on this machine need none
-        """None: the parts are files on this machine."""
+        """No extents: the parts are local files."""
         return []
 
     def close(self) -> None:

@@ -41,14 +41,14 @@ def open_store(model: Model, hub: HubAccess = HubAccess(), config: str | Path | 
     """Open the tensors of a model.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), or a model of transformers in memory.
-        hub: how a model on the Hub is read.
-        config: where its config.json is, if it is not beside its weights: a folder, that file, or a model on the Hub.
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), or a transformers model in memory.
+        hub: how to read a model on the Hub.
+        config: its config.json, if that is not beside the weights: a folder, the file, or a model on the Hub.
 
     Raises:
         ModelUnavailableError: The model cannot be found or reached.
-        CheckpointError: It cannot be read.
-        UsageError: `model` is neither a reference nor a model of transformers.
+        CheckpointError: The model cannot be read.
+        UsageError: `model` is neither a reference nor a transformers model.
     """
     in_memory = hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict")
     if config is not None and (in_memory or str(model).endswith(GGUF)):
@@ -70,17 +70,17 @@ def open_adapted(
     config: str | Path | None = None,
     only_updates: bool = False,
 ) -> TensorStore:
-    """Open the tensors of a model as adapters of PEFT change them, one after the other.
+    """Open the tensors of a model after the changes of PEFT adapters, applied in this order.
 
     Args:
         model: see `open_store`.
-        adapters: folders or models on the Hub, with `=weight` after them if it is not 1.
+        adapters: folders or models on the Hub, each with `=weight` at the end if the weight is not 1.
         hub: see `open_store`.
         config: see `open_store`.
         only_updates: see `AdapterStore`.
 
     Raises:
-        CheckpointError: An adapter does not fit; and as `open_store`.
+        CheckpointError: An adapter does not fit; also as `open_store`.
     """
     store = open_store(model, hub, config)
     if not adapters:
@@ -115,7 +115,7 @@ def _adapt(
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens models and adapters, those on the Hub as `hub` says. Errors are about the reference that is opened."""
+    """Opens models and adapters; `hub` says how to read those on the Hub. Errors are about the opened reference."""
 
     hub: HubAccess
 
@@ -192,13 +192,13 @@ class Opener:
             except UsageError:
                 raise CorruptCheckpointError(
                     f"{ADAPTER} names the base {settings.base!r:.80}, revision {settings.revision!r:.40}, expected a "
-                    "folder, or org/name; correct it"
+                    "folder or org/name; correct it"
                 ) from None
         store = self._open_model(base)
         if store is None:
             with about(str(ref)):
                 raise CorruptCheckpointError(
-                    f"{ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a model; "
+                    f"{ADAPTER} names the base {settings.base!r:.80}, which is itself an adapter, expected a model; "
                     "correct it"
                 )
         return _adapt(str(ref), store, [(str(ref), tensors, settings, 1.0)])

@@ -1,4 +1,4 @@
-"""Patience with servers of the Hub: how long they are waited for, and how many bytes they may send.
+"""Patience with servers of the Hub: how long attngeo waits for them, and how many bytes they may send.
 
 huggingface_hub reads until a server ends its answer, and waits as long as one asks it to. The hooks and streams here
 give every request a time-out, every answer a pace and a limit of bytes, which are counted unpacked. Imports no torch.
@@ -61,19 +61,19 @@ ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
 
 @contextmanager
 def require_answers(subject: str) -> Iterator[ServerRules]:
-    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than a file may have.
+    """Inside the block, limit how long huggingface_hub waits for a server, and how many bytes it accepts.
 
-    Logs a warning for each wait that a server asks for. If the file is in the cache, huggingface_hub takes that instead
-    of what a server refuses.
+    Logs a warning for each wait that a server asks for. If a server refuses a file that is in the cache,
+    huggingface_hub uses the cached one.
 
     Args:
-        subject: what is read, such as the reference of a model; errors and warnings begin with it.
+        subject: the subject of errors and warnings, such as the reference of a model.
 
     Raises:
-        NetworkError: A server asks for more than LONGEST_WAIT seconds, does not answer, sends almost nothing or more
-            than it has announced, a list of more than MOST_LISTING_PAGES pages, or packed bytes that it was not asked
-            for, or names a commit or hash that is none; or SSL_CERT_FILE names no certificates.
-        CorruptCheckpointError: A file is longer than `limit_of` allows.
+        NetworkError: A server asks for a wait of more than LONGEST_WAIT seconds, does not answer, sends almost nothing,
+            more than it announced, a list of more than MOST_LISTING_PAGES pages, packed bytes without being asked, or
+            an invalid commit or hash; or SSL_CERT_FILE has no certificates.
+        CorruptCheckpointError: A file is larger than `limit_of` allows.
     """
     watch_clients()
     rules = ServerRules(subject)
@@ -94,9 +94,9 @@ def require_answers(subject: str) -> Iterator[ServerRules]:
 
 @cache
 def require_certificates(file: str | None) -> None:
-    """Raise NetworkError for a file of certificates that the HTTP client could not load, which names no file.
+    """Raise NetworkError, with the file's name, for a certificate file that the HTTP client cannot load.
 
-    file: what the variable SSL_CERT_FILE says; None or "" if it is not set.
+    file: the value of SSL_CERT_FILE; None or "" if it is not set.
     """
     if not file:
         return
@@ -104,18 +104,18 @@ def require_certificates(file: str | None) -> None:
         ssl.create_default_context(cafile=file)
     except OSError as error:
         raise NetworkError(
-            f"{CERTIFICATES} is {file!r:.200}, expected a file of certificates ({first_line(error)}); correct it, or "
+            f"{CERTIFICATES} is {file!r:.200}, expected a certificate file ({first_line(error)}); correct it, or "
             "unset it"
         ) from None
 
 
 def longest_timeout() -> float:
-    """The time-out that the user has set, in seconds."""
+    """The user's time-out in seconds."""
     return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 def longest_silence() -> float:
-    """The seconds after which a server that sends almost nothing is given up."""
+    """Seconds until the client gives up on a server that sends almost nothing."""
     return MOST_TIMEOUTS * longest_timeout()
 
 
@@ -126,7 +126,7 @@ _thread = threading.local()
 
 @contextmanager
 def apply_rules(rules: list[ServerRules]) -> Iterator[None]:
-    """Inside the block, the requests of this thread follow these rules and no others."""
+    """Inside the block, requests of this thread follow only these rules."""
     outer = getattr(_thread, "rules", None)
     _thread.rules = rules
     try:
@@ -156,7 +156,7 @@ class _WatchedFactory:
 
 
 def watch_clients() -> None:
-    """Let every HTTP client of huggingface_hub follow the rules; once for a process."""
+    """Make every HTTP client of huggingface_hub follow the rules; once per process."""
     factory = hub_http._GLOBAL_CLIENT_FACTORY  # there is no public way to keep the one that a user has set
     if not isinstance(factory, _WatchedFactory):
         set_client_factory(_WatchedFactory(factory))
@@ -178,12 +178,12 @@ def _check(check: Callable[[ServerRules, Any], None], message: Any) -> None:
 
 
 class Limit(NamedTuple):
-    """The most bytes that the content of an answer may have.
+    """Limits on the content of a response.
 
     Attributes:
-        what: the file or the answer, for errors; "" for an answer without limits.
-        most: most bytes that such a file may have.
-        announced: bytes of weights, as the Hub has stated them.
+        what: the file or response, for errors; "" for a response without limits.
+        most: maximum bytes of such a file.
+        announced: bytes of the weight file, as the Hub announced them.
     """
 
     what: str = ""
@@ -191,20 +191,20 @@ class Limit(NamedTuple):
     announced: int | None = None
 
     def check(self, received: int) -> None:
-        """Raise CorruptCheckpointError or NetworkError if so many bytes are too many."""
+        """Raise CorruptCheckpointError or NetworkError if this number of bytes exceeds a limit."""
         if self.most is not None and received > self.most:
             raise CorruptCheckpointError(
                 f"{self.what} has more than {self.most:,} bytes; give another revision, or a folder"
             )
         if self.announced is not None and received > self.announced:
             raise NetworkError(
-                f"{self.what} has more than the {self.announced:,} bytes that the Hub has stated; try again"
+                f"{self.what} has more than the {self.announced:,} bytes that the Hub announced; try again"
             )
 
 
 @dataclass
 class Count:
-    """What has come of an answer, or of a list on several pages. received: its bytes, unpacked."""
+    """Progress of a response, or of a list on several pages. received: its bytes, unpacked."""
 
     pages: int = 1
     received: int = 0
@@ -217,11 +217,10 @@ def _read_size(response: Any) -> int | None:
 
 
 class ServerRules:
-    """The hooks of huggingface_hub's HTTP client, and what they have seen.
+    """Hooks for huggingface_hub's HTTP client, with the state that they collect.
 
-    subject: what is read; warnings begin with it. counts_failures: whether the caller itself gives up after some
-    failures, and counts the bytes. refusal: why the server is given up, if it is. announced: the hash of the last file
-    that the Hub answered about.
+    subject: the subject of warnings. counts_failures: whether the caller itself counts failures and bytes. refusal: why
+    the client gave up on the server, if it did. announced: the hash of the last file in a response of the Hub.
     """
 
     def __init__(self, subject: str, *, counts_failures: bool = False) -> None:
@@ -240,8 +239,8 @@ class ServerRules:
     def check_request(self, request: Any) -> None:
         """Give every request a time-out.
 
-        Raises NetworkError if the server has answered nothing for long; OfflineModeIsEnabled, after which other
-        libraries look into their caches, if connections fail at once, so that another one would, too.
+        Raises NetworkError if the server has not answered for a long time. Raises OfflineModeIsEnabled, so that other
+        libraries look into their caches, if connections fail immediately, as the next one would.
         """
         limit = longest_timeout()
         request.headers["Accept-Encoding"] = "identity"  # a few packed bytes may stand for gigabytes
@@ -263,9 +262,9 @@ class ServerRules:
         }
 
     def check_response(self, response: Any) -> None:
-        """Announce a wait, and let the content come in time.
+        """Warn of a requested wait, and limit the time and size of the content.
 
-        Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
+        Raises HfHubHTTPError if the wait is too long, NetworkError for an invalid commit or hash.
         """
         self._unanswered_since = None
         self._unanswered = 0
@@ -295,7 +294,7 @@ class ServerRules:
         if self._counts_failures:
             return Limit()
         if response.is_error:
-            return Limit(f"the refusal of {server}", MOST_CONFIG_BYTES)
+            return Limit(f"the error response of {server}", MOST_CONFIG_BYTES)
         url = response.request.url
         size = _read_size(response)
         limit = self._limits.get(str(url), Limit())
@@ -304,7 +303,7 @@ class ServerRules:
             limit = limit._replace(what=address["file"], most=limit_of(address["file"]))
         elif "/api/" in url.path:
             most = MOST_INDEX_BYTES if "/api/datasets/" in url.path else MOST_LISTING_BYTES
-            limit = Limit(f"the answer of {server}", most)
+            limit = Limit(f"the response of {server}", most)
         is_head = response.request.method == "HEAD"
         if is_head or response.is_redirect:
             if is_head and address and limit.most is None:
@@ -315,7 +314,7 @@ class ServerRules:
                 self._limits[str(target)] = limit
                 if str(url) in self._counts:
                     self._counts[str(target)] = self._counts[str(url)]
-            return Limit(f"the redirection of {server}", MOST_CONFIG_BYTES)
+            return Limit(f"the redirect from {server}", MOST_CONFIG_BYTES)
         limit.check(size or 0)
         return limit
 
@@ -345,8 +344,8 @@ class ServerRules:
         address = FILE.fullmatch(response.request.url.path)
         is_known = packing in PACKINGS and not self._counts_failures
         if response.is_success and (address or not is_known):
-            what = address["file"] if address else "the answer"
-            raise NetworkError(f"{what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+            what = address["file"] if address else "the response"
+            raise NetworkError(f"{server} sent {what} compressed, expected plain bytes; check HF_ENDPOINT")
         del response.headers["Content-Encoding"]
         return packing if is_known else ""
 
@@ -394,14 +393,13 @@ def _unpack(unpacker: Any, block: bytes, packing: str) -> Iterator[bytes]:
             yield unpacker.decompress(block, UNPACKED_AT_ONCE)
         except zlib.error as error:
             raise NetworkError(
-                f"{constants.ENDPOINT} does not answer as the Hub does ({packing}: {first_line(error)}); check "
-                "HF_ENDPOINT"
+                f"{constants.ENDPOINT} does not answer like the Hub ({packing}: {first_line(error)}); check HF_ENDPOINT"
             ) from None
         block = unpacker.unconsumed_tail
 
 
 class Pace:
-    """The bytes that a server sends. Raises NetworkError if, in `seconds` seconds, almost none have come."""
+    """The pace of a server. Raises NetworkError if almost no bytes arrive in `seconds` seconds."""
 
     def __init__(self, seconds: float, server: str) -> None:
         self._seconds = seconds
@@ -410,7 +408,7 @@ class Pace:
         self._received = 0
 
     def count(self, nbytes: int) -> None:
-        """Count bytes that have come now."""
+        """Count bytes that have just arrived."""
         self._received += nbytes
         elapsed = time.monotonic() - self._since
         if elapsed <= self._seconds:
@@ -468,7 +466,7 @@ class _PacedConnection:
 
 
 def read_wait(response: Any) -> int | None:
-    """The seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
+    """Seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
     stated = response.headers.get("Retry-After", "").strip()
     try:
         if response.status_code == TOO_MANY_REQUESTS:

@@ -25,7 +25,7 @@ COUNT = re.compile(r"(?<=[{,])\d{1,9}(?=[},])", re.ASCII)
 
 
 class PatternError(ValueError):
-    """A pattern is invalid, or takes too long. The text says what is wrong, for example "takes more than 2 s"."""
+    """A pattern is invalid or too slow. The text says what is wrong, for example "takes more than 2 s"."""
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -58,4 +58,4 @@ def _compile(pattern: str) -> regex.Pattern[str]:
             re.compile(pattern)  # regex takes more than Python does
             return regex.compile(pattern)
     except (re.error, regex.error, FutureWarning, OverflowError, RecursionError) as error:
-        raise PatternError(f"is not a regular expression of Python ({error!s:.60})") from None
+        raise PatternError(f"is not a Python regular expression ({error!s:.60})") from None

@@ -54,12 +54,12 @@ OPCODES = frozenset(
 
 
 class SavedStorage(NamedTuple):
-    """Numbers of one dtype in one record.
+    """Numbers of one dtype in a record.
 
     Attributes:
         record: name of the record.
         dtype: number type.
-        nbytes: bytes of the record that are used.
+        nbytes: used bytes of the record.
     """
 
     record: str
@@ -75,7 +75,7 @@ class SavedTensor(NamedTuple):
         dtype: number type.
         offset: position of the first number in the storage.
         shape: shape of the tensor.
-        strides: steps in the storage between neighbours along each dimension.
+        strides: step in the storage from one element to the next, for each dimension.
     """
 
     storage: SavedStorage | None
@@ -86,7 +86,7 @@ class SavedTensor(NamedTuple):
 
 
 class Record(dict[Any, Any]):
-    """A stand-in for an object of any class: keeps its items, and does nothing with them."""
+    """A stand-in for an object of any class: keeps its items and does nothing with them."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
         return super().__new__(cls)
@@ -102,13 +102,13 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
     """The methods of opcodes, by their codes."""
 
     def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
+        raise ValueError(f"opcode {code:#04x} is unknown or not allowed")
 
 
 class TorchUnpickler(pickle._Unpickler):
-    """Makes SavedTensors, and records of everything else. The state of an object is left out.
+    """Builds SavedTensors, and Records for everything else. Leaves out the state of objects.
 
-    file: with `read` and `readline`. storages: those that were read, by their records.
+    file: has `read` and `readline`. storages: record → its storage, for storages read so far.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Opcodes()
@@ -120,12 +120,12 @@ class TorchUnpickler(pickle._Unpickler):
         self._values = 0
 
     def load_safely(self) -> Any:
-        """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file itself."""
+        """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file."""
         try:
             return self.load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
+                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, so "
                 "loading it could run code; use safetensors weights"
             ) from None
         except AttnGeoError:  # of the file
@@ -175,7 +175,7 @@ class TorchUnpickler(pickle._Unpickler):
         """Raise ValueError if objects are made of the same long list again and again."""
         self._values += sum(len(value) for value in arguments if isinstance(value, list | tuple | dict))
         if self._values > MOST_PICKLE_VALUES:
-            raise ValueError(f"its objects are made of more than {MOST_PICKLE_VALUES:,} values")
+            raise ValueError(f"its objects have more than {MOST_PICKLE_VALUES:,} values")
 
 
 for _opcode in pickletools.opcodes:
@@ -185,7 +185,7 @@ for _opcode in pickletools.opcodes:
 
 
 def broken(why: str) -> CorruptCheckpointError:
-    """The error for a file that is not as torch.save writes it."""
+    """The error for a file that torch.save cannot have written."""
     return CorruptCheckpointError(f"not a readable PyTorch file ({why}); copy or download it again")
 
 
@@ -194,7 +194,7 @@ def _check_keys(keys: list[Any]) -> None:
     types = set(map(type, keys))
     others = types - KEYS
     if others:
-        raise ValueError(f"a key is of type {others.pop().__name__}, expected a text or a number")
+        raise ValueError(f"a key is of type {others.pop().__name__}, expected text or a number")
     if int in types and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
 
@@ -235,7 +235,7 @@ STAND_INS: dict[str, Any] = {
 def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any = None) -> SavedTensor:
     """The tensor. Raises ValueError unless its numbers are inside its storage. metadata: marks of the tensor."""
     if metadata:
-        raise ValueError("a conjugated or negated tensor")
+        raise ValueError("conjugated and negated tensors are not supported")
     saved = SavedTensor(storage, dtype, offset, shape, strides)
     types = (SavedStorage | None, torch.dtype, int, tuple, tuple)
     is_tensor = (
@@ -248,7 +248,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, meta
     end = 0 if 0 in shape else offset + count_spanned(shape, strides)
     nbytes = end * dtype.itemsize
     if storage is not None and nbytes > storage.nbytes:
-        raise ValueError(f"a tensor needs {nbytes:,} bytes of a storage of {storage.nbytes:,}")
+        raise ValueError(f"a tensor needs {nbytes:,} bytes, but its storage has {storage.nbytes:,}")
     return saved
 
 
@@ -257,5 +257,5 @@ def _is_size(value: Any) -> bool:
 
 
 def count_spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """The numbers from the first to the last one of a tensor that is not empty."""
+    """How many stored numbers a tensor spans, from its first to its last; it must not be empty."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

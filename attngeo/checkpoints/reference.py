@@ -1,4 +1,4 @@
-"""References: what a user writes to name a model, such as org/name, a folder, a file or demo:NAME. Loads no torch."""
+"""References: texts that name a model, such as org/name, a folder, a file or demo:NAME. Loads no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Model: TypeAlias = "str | Path | ModelRef | torch.nn.Module"
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
-# A file of weights in a repository.
+# A weight file in a repository.
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
 # The address of a model, of one of its revisions or of a file in a browser.
 HUB_ADDRESS = re.compile(
@@ -36,13 +36,13 @@ ADAPTER_WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re
 
 
 class ModelRef(str):
-    """One model: the text that a user wrote, which knows what it means.
+    """A reference to one model: the text that the user wrote, with its meaning.
 
     Attributes:
         kind: where the model is: on the Hub, in a folder, in a file, or in a Python package.
         name: a Hub id, a path or a demo name.
         revision: a branch, tag or commit of the Hub, or None.
-        file: the file of weights in a repository of the Hub, or None for the usual one.
+        file: the weight file in a Hub repository, or None for the usual one.
     """
 
     kind: Kind
@@ -73,10 +73,10 @@ class ModelRef(str):
     def parse(cls, text: str | Path) -> ModelRef:
         """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
-        A path that exists comes before a Hub id. What is parsed already stays as it is.
+        An existing path takes precedence over a Hub id. Returns a ModelRef unchanged.
 
         Raises:
-            ModelNotFoundError: `text` can only be a path and does not exist, or is no demo.
+            ModelNotFoundError: `text` can only be a path and does not exist, or is an unknown demo.
             UsageError: `text` is none of these.
         """
         if isinstance(text, ModelRef):
@@ -97,7 +97,7 @@ class ModelRef(str):
             weights = f"/{file}" if file and is_weights(file) else ""
             at_revision = "" if revision in (None, "main") else f"@{revision}"
             raise UsageError(
-                f"expected a model, not its address; give {name}{weights}{at_revision}", subject=f"{text:.200}"
+                f"expected a model, not its web address; give {name}{weights}{at_revision}", subject=f"{text:.200}"
             )
         name, at, revision = text.partition("@")
         file = None
@@ -106,7 +106,7 @@ class ModelRef(str):
             name, file = file_in_repository.groups()
         elif is_path(name) or PATTERN.search(name):
             raise ModelNotFoundError(
-                "no such file or folder; give a folder with config.json and weights, a file of weights, "
+                "no such file or folder; give a folder with config.json and weights, a weight file, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}",
                 subject=text,
             )
@@ -118,12 +118,12 @@ class ModelRef(str):
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only be a path, and not a Hub id."""
+    """Whether `text` can only be a path, not a Hub id."""
     return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)
 
 
 def split_adapter_weight(text: str) -> tuple[str, float]:
-    """The adapter that a text such as "org/name=0.5" names, and its weight, which is 1 if there is none.
+    """The adapter and its weight in a text such as "org/name=0.5"; the weight is 1 by default.
 
     >>> split_adapter_weight("./adapter=-0.5"), split_adapter_weight("org/name")
     (('./adapter', -0.5), ('org/name', 1.0))

@@ -1,4 +1,4 @@
-"""RemoteFile: a file on the Hub, of which ranges of bytes are read instead of the whole.
+"""RemoteFile: a file on the Hub, read by ranges of bytes instead of as a whole.
 
 The Hub answers a request for a file with the address of a server that has it; the address is valid for a limited time.
 The Hub is asked once for each file, and again if the address has expired. A token is sent to the Hub's host only. Each
@@ -57,13 +57,13 @@ MOST_DROPPED_CONNECTIONS = 8
 
 @dataclass(frozen=True)
 class Address:
-    """The address at which a server has a file.
+    """The address of a file on a server.
 
     Attributes:
-        url: valid for a limited time.
-        size: of the file, in bytes.
-        etag: the hash of the content, "" if the Hub states none.
-        headers: those that each request for the file needs.
+        url: the address, valid for a limited time.
+        size: size of the file in bytes.
+        etag: hash of the content, "" if the Hub states none.
+        headers: headers that each request for the file needs.
     """
 
     url: str
@@ -124,15 +124,15 @@ PASSING_ERRORS = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeErr
 class RemoteFile:
     """A file on the Hub, with the attributes and methods of a `RegularFile`.
 
-    All requests are for one content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
+    All requests get the same content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
 
     Args:
         where: the name of the file, for errors and the log.
         look_up: asks the Hub for the file's address.
-        retries: how often in a row a request for a part may be repeated without PROGRESS bytes in between.
+        retries: how many times in a row a range request may be repeated without PROGRESS bytes in between.
 
     Raises:
-        NetworkError: By `read` and `hold`: the server does not send ranges, it has failed more than `retries` times, or
+        NetworkError: From `read` and `hold`: the server does not send ranges, has failed more than `retries` times, or
             the file has changed.
     """
 
@@ -152,7 +152,7 @@ class RemoteFile:
         watch_clients()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """The `count` bytes from `offset` on, uint8 [count], in new memory; held ones need no request."""
+        """The `count` bytes from `offset` on, uint8 [count], in new memory; held bytes need no request."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"ends inside tensor {name!r}")
         with self._held_lock:
@@ -171,9 +171,9 @@ class RemoteFile:
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests."""
+        """Context manager: downloads the bytes of `extents` with few requests and keeps them in memory."""
         merged = merge((max(offset, 0), min(offset + nbytes, self.size) - max(offset, 0)) for offset, nbytes in extents)
-        require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
+        require_memory(sum(nbytes for _, nbytes in merged), "this read")
         blocks = self._load(merged)
         with self._held_lock:
             self._held = [*self._held, *blocks]
@@ -184,7 +184,7 @@ class RemoteFile:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
     def close(self) -> None:
-        """Free the memory of held bytes, and end pauses and downloads."""
+        """Free the memory of held bytes; stop pauses and downloads."""
         self._held = []
         self._closed.set()
 
@@ -268,14 +268,14 @@ class RemoteFile:
             if speed is None:  # time starts at the first block, without the wait for the server and for this thread
                 speed = Speed(speeds, threading.get_ident(), now)
             if speed.is_slow(len(block), len(view) - end, now) and download.drops < MOST_DROPPED_CONNECTIONS:
-                raise _SlowError("much slower than others")
+                raise _SlowError("much slower than other connections")
         if download.received < len(view):
-            raise _BrokenError(f"{download.received:,} bytes came, expected {len(view):,}")
+            raise _BrokenError(f"got {download.received:,} bytes, expected {len(view):,}")
 
     def _require_open(self) -> None:
         """Raise NetworkError if the file is closed."""
         if self._closed.is_set():
-            raise NetworkError("closed while it was read")
+            raise NetworkError("closed during a read")
 
     def _recover(self, error: Exception, address: Address, failures: int) -> None:
         """Pause after a failure, and look up the address again if it has expired and no other thread has done so.
@@ -288,7 +288,7 @@ class RemoteFile:
         Raises:
             NetworkError: The file is closed, has changed on the Hub, or its address cannot be looked up.
         """
-        log.info("%s: %s; asked again", self.where, first_line(error))
+        log.info("%s: %s; retrying", self.where, first_line(error))
         if failures:
             requested_wait = getattr(error, "wait", None) or 0
             pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
@@ -304,15 +304,15 @@ class RemoteFile:
             except RuntimeError as closed_client:  # see PASSING_ERRORS
                 raise NetworkError(f"{first_line(closed_client)}; try again") from None
             if (new_address.size, new_address.etag) != (address.size, address.etag):
-                raise NetworkError("it has changed while it was read; try again")
+                raise NetworkError("it changed on the Hub during the read; try again")
             self._address = new_address
 
 
 def merge(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges in ascending order; those that overlap or have a small gap between them are merged.
+    """The ranges in ascending order, merged if they overlap or the gap between them is small.
 
-    A gap is small if the gaps of the merged range together are at most MOST_GAP_SHARE of its bytes in `extents`. Empty
-    ranges, and those of a negative length, are left out.
+    A gap is small if all gaps in the merged range add up to at most MOST_GAP_SHARE of its requested bytes. Ranges of
+    zero or negative length are left out.
 
     Args:
         extents: offset and number of bytes of each range, in any order.
@@ -389,16 +389,16 @@ def _check_response(response: Any, expected_range: tuple[int, int, int]) -> None
     if status in EXPIRED:
         raise _ExpiredError(f"HTTP status {status}")
     if status == WHOLE:
-        raise _RefusedError(f"{host} sends whole files only; read the model with $download")
+        raise _RefusedError(f"{host} sends only whole files; read the model with $download")
     if status != PARTIAL:
-        raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try $download")
+        raise _RefusedError(f"{host} answered a range request with HTTP status {status}; try $download")
     stated_range = response.headers.get("Content-Range", "")
     match = CONTENT_RANGE.fullmatch(stated_range)
     if match is None or tuple(map(int, match.groups())) != expected_range:
         first, last, size = expected_range
-        raise _BrokenError(f"the range {stated_range!r:.60} came, expected {first}-{last} of {size:,} bytes")
+        raise _BrokenError(f"got the range {stated_range!r:.60}, expected {first}-{last} of {size:,} bytes")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise _BrokenError("the answer is compressed")
+        raise _BrokenError("the response is compressed")
 
 
 @cache

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable[[str], str] | None:
-    """From the name of a tensor in a checkpoint to its name in the model that transformers makes of it.
+    """A function from a tensor's name in a checkpoint to its name in the model that transformers builds from it.
 
-    config: config.json. names: of all tensors. None if transformers cannot make a model of this configuration, or if it
-    states too many layers or experts. A name that transformers gives no other one stays.
+    config: config.json. names: names of all tensors. None if transformers cannot build a model from this configuration,
+    or if it states too many layers or experts. The function returns other names unchanged.
     """
     if any(count > max(len(names), MOST_MODULES) for count in _list_counts(config)):
         return None
@@ -42,7 +42,7 @@ def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable
         conversions = get_model_conversion_mapping(model)
         renamings = [conversion for conversion in conversions if isinstance(conversion, WeightRenaming)]
     except Exception as error:  # configurations and classes of models raise anything
-        log.info("the names of %r are those of its checkpoint: %s", config.get("model_type"), error)
+        log.info("tensor names of %r stay as in its checkpoint: %s", config.get("model_type"), error)
         return None
     return lambda name: str(rename_source_key(name, renamings, [])[0])
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def find_repository(ref: ModelRef, hub: HubAccess) -> Repository:
-    """The repository of a model on the Hub, at its revision. Nothing is asked yet."""
+    """The repository of a model on the Hub, at its revision. Sends no request yet."""
     from attngeo.checkpoints.hub import Repository  # loads the Hub's client
 
     return Repository(ref, hub)

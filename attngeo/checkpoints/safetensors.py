@@ -65,7 +65,7 @@ class SafetensorsFile(TensorFile):
 
 
 def list_names(source: ByteSource) -> list[str]:
-    """The names in a file of which nothing else is read; none if it is broken, which is said when it is read."""
+    """The tensor names in a file, unchecked; none if the file is broken (reading it reports the error)."""
     length = int.from_bytes(bytes(read_bytes(source, 0, min(8, source.size), "header")), "little")
     if length > min(LONGEST_HEADER, source.size - 8):
         return []
@@ -77,9 +77,9 @@ def list_names(source: ByteSource) -> list[str]:
 
 
 def parse_header(text: bytes) -> Any:
-    """The content of a header. Raises ValueError or RecursionError for what the library does not accept either.
+    """The content of a header. Raises ValueError or RecursionError for headers that the library also rejects.
 
-    Python's parser accepts more: UTF-16, half of a surrogate pair, a name twice and -0 for a size.
+    Python's parser alone would accept UTF-16, half of a surrogate pair, repeated names and -0 as a size.
     """
     decoded = text.decode("utf-8")
     parse_int = _refuse_minus_zero if "-0" in decoded else None
@@ -93,7 +93,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     """The table of contents of a parsed header. Raises CorruptCheckpointError if an entry is wrong.
 
     The tensors must fill the data without gaps or overlaps. data_start: the first byte of the data in the file. size:
-    of the file.
+    bytes of the file.
     """
     if not isinstance(header, dict):
         raise CorruptCheckpointError(f"the safetensors header is {name_type(header)}, expected an object")
@@ -101,7 +101,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected names and texts")
+        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected a table of name → text")
     tensors = {name: check_entry(name, entry, data_start) for name, entry in header.items()}
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):
@@ -113,7 +113,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
         end += info.nbytes
     if end != size:
         raise CorruptCheckpointError(
-            f"the header describes {end - data_start:,} bytes of tensors, the file holds {size - data_start:,}; "
+            f"the header describes {end - data_start:,} bytes of tensors, but the file has {size - data_start:,}; "
             "copy or download it again"
         )
     return tensors
@@ -136,7 +136,7 @@ def check_entry(name: str, entry: Any, data_start: int) -> TensorInfo:
                 f"expected {str(bits / 8 if bits % 8 else bits // 8)[:20]} bytes; download the file again"
             )
     raise CorruptCheckpointError(
-        f"the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets only"
+        f"the header entry of {name!r} is {str(entry)[:80]!r}, expected only dtype, shape and data_offsets"
     )
 
 
@@ -149,5 +149,5 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _refuse_minus_zero(text: str) -> int:
     if text == "-0":
-        raise ValueError("the number -0")
+        raise ValueError("a number is -0")
     return int(text)

@@ -23,9 +23,9 @@ class Speed:
     """The speed of one stream.
 
     Args:
-        others: thread → speed and time, as `speeds`.
+        others: thread → speed and time, as in `speeds`.
         lane: the thread of this stream.
-        now: the time at which it begins, in seconds.
+        now: start time in seconds.
     """
 
     def __init__(self, others: dict[int, tuple[float, float]], lane: int, now: float) -> None:
@@ -39,12 +39,12 @@ class Speed:
         self._speed_before: float | None = None
 
     def is_slow(self, nbytes: int, left: int, now: float) -> bool:
-        """Whether the stream should be dropped, after it has sent more bytes.
+        """Whether to drop the stream, after more bytes have arrived.
 
         Args:
-            nbytes: the bytes that have come since the last call.
-            left: the bytes still to come.
-            now: in seconds.
+            nbytes: bytes since the last call.
+            left: bytes still to come.
+            now: the time in seconds.
         """
         self._total += nbytes
         self._window_nbytes += nbytes

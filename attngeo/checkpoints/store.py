@@ -1,6 +1,6 @@
 """TensorStore: names, shapes and dtypes of a model's tensors, and reads of single tensors.
 
-Opening a store reads no tensor. The stores are `file_store.FileStore` (files of weights) and `ModuleStore` (a model in
+Opening a store reads no tensor. The stores are `file_store.FileStore` (weight files) and `ModuleStore` (a model in
 memory), and those that change what another one reads.
 """
 
@@ -42,15 +42,15 @@ TEXT_SECTIONS = ("decoder", "generator", "text_config")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A stored tensor, without its numbers.
+    """A stored tensor, without its values.
 
     Attributes:
         name: name of the tensor.
         dtype: number type, by its safetensors name.
         shape: shape of the tensor.
         nbytes: size in bytes.
-        offset: first byte in its file; 0 for a tensor whose bytes are in no file, or in a file of PyTorch.
-        packed: form of a decoded tensor in the file, such as "gptq-4bit"; "" for plain numbers.
+        offset: first byte in its file; 0 for a tensor in memory or in a PyTorch file.
+        packed: stored form of a decoded tensor, such as "gptq-4bit"; "" for plain numbers.
     """
 
     name: str
@@ -61,7 +61,7 @@ class TensorInfo:
     packed: str = ""
 
     def locate(self, rows: slice) -> Extent:
-        """The bytes of rows of the first dimension; of the whole tensor if it has no dimensions."""
+        """The bytes of rows of the first dimension, or of the whole tensor if it has no dimensions."""
         if not self.shape:
             return Extent(self.offset, self.nbytes)
         first, last, _ = rows.indices(self.shape[0])
@@ -70,13 +70,13 @@ class TensorInfo:
 
 
 class TensorStore(Protocol):
-    """A model's tensors. Names and sizes are those after decoding, if a store decodes.
+    """A model's tensors. If a store decodes, names and sizes are those after decoding.
 
-    Members that a class leaves out are those of a model in memory.
+    The defaults fit a model in memory.
 
     Attributes:
         ref: the model's name, as the user wrote it.
-        revision: the Hub's commit; None for other models.
+        revision: the commit on the Hub; None for other models.
         config: the parsed config.json.
         format: how the weights are stored, such as "safetensors", or "memory".
         folder: folder of config.json; None for a model in memory.
@@ -94,12 +94,12 @@ class TensorStore(Protocol):
 
     @property
     def lanes(self) -> int:
-        """How many reads at once make it faster."""
+        """Number of parallel reads that make reading faster."""
         return 1
 
     @property
     def nested_under(self) -> str:
-        """The key of the one file of weights that holds the tensors, beside other things; "" for the file itself."""
+        """The key that holds the tensors in the one weight file; "" if they are at its top level."""
         return ""
 
     @property
@@ -109,23 +109,23 @@ class TensorStore(Protocol):
 
     @property
     def total_nbytes(self) -> int | None:
-        """Bytes of all tensors as they are stored; None if every file would have to be read to know."""
+        """Bytes of all tensors as stored; None if finding out would need every file."""
         ...
 
     @property
     def parameters(self) -> int | None:
         """Number of floating-point elements of all tensors.
 
-        What is in files that are not open is estimated from its bytes; None if these are unknown.
+        Files that are not open are estimated from their bytes; None if these are unknown.
         """
         ...
 
     def info(self, name: str) -> TensorInfo:
-        """Shape, dtype and bytes in memory of one tensor. Reads at most the header of a file."""
+        """Shape, dtype and size in memory of one tensor. Reads at most a file header."""
         ...
 
     def count_nbytes(self, reads: Mapping[str, slice]) -> int:
-        """Bytes that `read_all` reads from where they are stored. Reads at most headers."""
+        """Stored bytes that `read_all` would read. Reads at most headers."""
         return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:  # noqa: ARG002
@@ -137,19 +137,19 @@ class TensorStore(Protocol):
         return self.read_all({name: rows})[name]
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
+        """Rows of each of these tensors, in this order. Faster than single reads if the files are remote."""
         ...
 
     def list_notes(self, names: Iterable[str]) -> list[str]:  # noqa: ARG002
-        """Caveats for readers of scores of these tensors, which are open: why others may compute with other numbers."""
+        """Caveats about scores of these (open) tensors: why other programs may use different values."""
         return []
 
     def file(self, name: str) -> Path | None:  # noqa: ARG002
-        """The path of another file of the model, such as its tokeniser, downloaded if needed; None if it is missing."""
+        """The path of another file of the model, such as its tokeniser, downloaded if needed; None if missing."""
         return None
 
     def download(self, progress: Callable[[str], None]) -> None:  # noqa: ARG002
-        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        """Download every weight file completely. Calls `progress` with each file's name."""
         return
 
     def close(self) -> None:
@@ -158,12 +158,12 @@ class TensorStore(Protocol):
 
 
 def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice]) -> int:
-    """Bytes of rows of tensors, as their infos describe them."""
+    """Bytes of rows of tensors, computed from their infos."""
     return sum(infos[name].locate(rows).nbytes for name, rows in reads.items())
 
 
 class OuterStore(TensorStore):
-    """A TensorStore over another one, `inner`, whose names, files and sizes it has."""
+    """A TensorStore over another one, `inner`, with the same names, files and sizes."""
 
     def __init__(self, inner: TensorStore) -> None:
         self._inner = inner
@@ -177,7 +177,7 @@ class OuterStore(TensorStore):
 
     @property
     def lanes(self) -> int:
-        """How many reads at once make it faster."""
+        """Number of parallel reads that make reading faster."""
         return self._inner.lanes
 
     @property
@@ -187,7 +187,7 @@ class OuterStore(TensorStore):
 
     @property
     def total_nbytes(self) -> int | None:
-        """Bytes of all tensors as they are stored."""
+        """Bytes of all tensors as stored."""
         return self._inner.total_nbytes
 
     @property
@@ -200,7 +200,7 @@ class OuterStore(TensorStore):
         self._inner.open(names, progress)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """Caveats for readers of scores of these tensors; see `TensorStore`."""
+        """Caveats about scores of these tensors; see `TensorStore`."""
         return self._inner.list_notes(names)
 
     def file(self, name: str) -> Path | None:
@@ -208,7 +208,7 @@ class OuterStore(TensorStore):
         return self._inner.file(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of weights a whole file on this machine."""
+        """Download every weight file completely; see `TensorStore`."""
         self._inner.download(progress)
 
     def close(self) -> None:
@@ -219,19 +219,19 @@ class OuterStore(TensorStore):
 def read_state(model: Any, *, on_device: bool) -> dict[str, Tensor]:
     """The parameters and buffers of a model by name.
 
-    Tied ones are one object, unless they are read where they are: a sharded model may gather only values.
+    Tied ones are one object, except with `on_device`: a sharded model may gather only values.
     """
     state: dict[str, Tensor] = model.state_dict(keep_vars=not on_device)
     return state
 
 
 class ModuleStore(TensorStore):
-    """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them.
+    """A TensorStore over the parameters and buffers of a transformers model, under their names in the model.
 
     Args:
         model: the model.
         state: its parameters and buffers, or some of them, under other names.
-        on_device: whether tensors that are read stay on the model's device.
+        on_device: whether tensors stay on the model's device when they are read.
     """
 
     revision: str | None = None
@@ -287,33 +287,33 @@ class ModuleStore(TensorStore):
 
 
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
-    """The shape of a tensor of floating-point numbers. Reads at most the header of a file.
+    """The shape of a floating-point tensor. Reads at most a file header.
 
-    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way, and
-    CorruptCheckpointError for one without any number, whose numbers a training has left in other files.
+    Raises UnsupportedModelError for other dtypes, such as those of an unknown packing, and CorruptCheckpointError for a
+    tensor without values, which sharded training has left in other files.
     """
     info = store.info(name)
     if info.dtype not in FLOATS:
         method = stated_quantisation(store.config) or "config.json states no quantization_config"
         with about(store.ref):
             raise UnsupportedModelError(
-                f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a weight with its "
-                "scales; give the model without quantisation"
+                f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a packed weight "
+                "with its scales; give the model without quantisation"
             )
     if 0 in info.shape:
         with about(store.ref):
             raise CorruptCheckpointError(
-                f"{info.name} is {list(info.shape)}, without any number, as a training in parts leaves it (stage 3 of "
-                "DeepSpeed's ZeRO, FSDP); join its files with zero_to_fp32.py of DeepSpeed, or accelerate "
-                "merge-weights, and give that file"
+                f"{info.name} is {list(info.shape)}, without any numbers: sharded training (ZeRO stage 3 of DeepSpeed, "
+                "FSDP) keeps them in other files; join these with DeepSpeed's zero_to_fp32.py or accelerate "
+                "merge-weights, and give the joined file"
             )
     return info.shape
 
 
 def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json states about quantisation: its own table, that of MLX, or that of its text section.
+    """The quantisation table in config.json: its own, MLX's, or its text section's; {} if there is none.
 
-    {} if it states nothing. transformers takes the table of the text section for the whole model.
+    transformers applies the table of the text section to the whole model.
     """
     candidates = [config.get(name) for name in ("quantization_config", "compression_config", "quantization")]
     for name in TEXT_SECTIONS:
@@ -327,7 +327,7 @@ def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def stated_quantisation(config: Mapping[str, Any]) -> str:
-    """The name of the quantisation that config.json states, such as "awq", cut if it is long; "" if it states none."""
+    """The quantisation method in config.json, such as "awq", cut if it is long; "" if there is none."""
     stated = quantisation_settings(config)
     usual = "mlx" if "quantization" in config else "quantised"
     return f"{stated.get('quant_method') or usual!s:.40}" if stated else ""

@@ -21,9 +21,9 @@ MOST_FILES_NEARBY = 1000
 
 
 def did_you_mean(text: str) -> str:
-    """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing.
+    """The end of an error about a reference without a model: a similar name, or "". Opens no connection.
 
-    Of a pattern of files, such as `models/*.safetensors`, it says what a shell would have done with it.
+    For a pattern of files, such as `models/*.safetensors`, it says what a shell would have done with it.
     """
     if PATTERN.search(text):
         return _explain_folders(text) or explain_pattern(text)
@@ -56,7 +56,7 @@ def _explain_folders(text: str) -> str:
         return ""
     if not matches or any(have_models):
         return ""
-    return f"; it is a pattern, and only folders without a model match it: {list_names(matches)}"
+    return f"; this pattern matches only folders without a model: {list_names(matches)}"
 
 
 def _is_of_model(path: Path) -> bool:
@@ -65,15 +65,15 @@ def _is_of_model(path: Path) -> bool:
 
 
 def hub_models() -> list[str]:
-    """Models of the Hub that a mistyped name may mean: popular ones, then those with published scores.
+    """Hub models that a mistyped name may mean: popular ones, then those with published scores.
 
-    The first of two that are equally near is suggested. A test compares the list with the table of published scores.
+    Of two equally similar names, the first is suggested. A test compares the list with the table of published scores.
     """
     return (files(__package__) / "known_models.txt").read_text("utf-8").split()
 
 
 def local_names() -> Iterator[str]:
-    """References that need no connection: the demo models, and the models in the Hub's cache."""
+    """References that need no connection: the demo models, and the models in the Hub cache."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     yield from (f"demo:{name}" for name in DEMOS)

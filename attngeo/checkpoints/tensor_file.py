@@ -1,4 +1,4 @@
-"""One open file of weights, and the source of its bytes: a `RegularFile` on a disk, or a `RemoteFile` on the Hub."""
+"""One open weight file, and the source of its bytes: a `RegularFile` on a disk, or a `RemoteFile` on the Hub."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ ByteSource: TypeAlias = "RegularFile | RemoteFile"
 
 
 def read_bytes(source: ByteSource, offset: int, count: int, name: str) -> bytes:
-    """Bytes of a file that are no numbers; see `RegularFile.read`."""
+    """Bytes of a file, as bytes and not as a tensor; see `RegularFile.read`."""
     return bytes(source.read(offset, count, name).numpy())
 
 
 def explain_content(source: ByteSource, expected: str) -> AttnGeoError | None:
-    """The error for a file that is of another format than its name says; see `explain_other_format`."""
+    """The error for a file in another format than its name says; see `explain_other_format`."""
     head = read_bytes(source, 0, min(LOOKED_AT, source.size), "mark")
     return explain_other_format(head, expected)
 
 
 class TensorFile:
-    """One open file of weights, of one format. Errors are about the file; after one while it is opened, it is closed.
+    """One open weight file of one format. Errors are about the file. An error during opening closes it.
 
     Args:
         source: the open file.
 
-    tensors: the table of contents: tensor name → shape, dtype and place. nested_under: the key of the file that holds
-    them, beside other things; "" for the file itself.
+    tensors: the table of contents: tensor name → shape, dtype and place. nested_under: the key that holds the tensors;
+    "" if they are at the top level of the file.
     """
 
     tensors: dict[str, TensorInfo]
@@ -69,7 +69,7 @@ class TensorFile:
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of its first dimension, on the CPU, in the file's dtype and in new memory.
 
-        Raises CheckpointError if the file was truncated, or the tensor cannot be read or is larger than memory.
+        Raises CheckpointError if the file was truncated, or the tensor cannot be read or does not fit into memory.
         """
         with about(self.source.where):
             return self._read(name, rows)
@@ -89,8 +89,8 @@ class TensorFile:
 class RegularFile:
     """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable.
 
-    where: the file; who reads it says that errors are `about` it. size: its bytes. lanes: how many reads at once make
-    it faster.
+    where: the file; readers of it put their errors `about` it. size: its bytes. lanes: number of parallel reads that
+    make reading faster.
     """
 
     lanes = 1
@@ -108,9 +108,9 @@ class RegularFile:
         self._position = Lock()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
+        """Bytes, uint8 [count], in new memory. name: their owner, such as a tensor, for errors.
 
-        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        Raises CorruptCheckpointError if the file ends too early, NotEnoughMemoryError if they do not fit into memory.
         """
         if offset < 0 or offset + count > self.size:
             raise self._cut_off(name)
@@ -134,7 +134,7 @@ class RegularFile:
             return io.FileIO(self._descriptor, closefd=False).readinto(view)
 
     def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - as of a RemoteFile
-        """Inside the block, these bytes are read soon. Does nothing: the operating system reads ahead."""
+        """Announce bytes that the block will read. Does nothing: the operating system reads ahead."""
         return nullcontext()
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:

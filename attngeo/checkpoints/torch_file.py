@@ -61,7 +61,7 @@ class TorchFile(TensorFile):
     """An open state dict.
 
     Raises UnsafeCheckpointError if a pickle names more than tensors and plain values, CorruptCheckpointError if the
-    file is broken, or holds no tensors.
+    file is broken or has no tensors.
     """
 
     def _load(self) -> None:
@@ -84,8 +84,8 @@ class TorchFile(TensorFile):
         numbers = stored_rows.nbytes // stored_rows.dtype.itemsize
         if math.prod(stored_rows.shape) > numbers:
             raise CorruptCheckpointError(
-                f"{name} is {list(stored_rows.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
-                "again after .contiguous()"
+                f"{name} is {list(stored_rows.shape)}, but repeats only {numbers:,} stored numbers; save it again "
+                "after .contiguous()"
             )
         start = self._records.find_start(stored_rows.record) + stored_rows.start
         stored = self.source.read(start, stored_rows.nbytes, name).view(stored_rows.dtype)
@@ -137,7 +137,7 @@ def _find_tensors(state: Any, outer: tuple[str, ...] = ()) -> tuple[str, dict[st
         keys = ", ".join(f"{path!r:.40}" for path in paths)
         raise CorruptCheckpointError(
             f"holds tensors under {keys}, expected one state dict, alone or under one of "
-            f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
+            f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] to a separate file"
         )
     containers = [key for key in CONTAINERS if isinstance(state.get(key), dict)]
     if len(containers) == 1 and len(outer) + 1 < DEEPEST:

@@ -23,26 +23,26 @@ COUNT = 8
 
 
 class LegacyRecords:
-    """The storages of a file from before PyTorch 1.6, by the names that they would have as records of a newer one."""
+    """The storages of a file from before PyTorch 1.6, under the record names of newer files."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._storages: dict[str, tuple[int, SavedStorage]] = {}  # name → the first byte of its numbers, the storage
 
     def load_state(self) -> Any:
-        """The object that the pickle of the file describes. Finds the storages, too. Raises as `ZipRecords`."""
+        """The object in the pickle of the file. Also finds the storages. Raises as `ZipRecords`."""
         content = io.BytesIO(read_bytes(self._source, 0, min(self._source.size, LONGEST), "list of tensors"))
         content.seek(len(MARKS[0]))
         unpicklers = [TorchUnpickler(content) for _ in range(4)]
         version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
         if version != VERSION:
-            raise broken(f"its version of the format is {version!r:.40}, expected {VERSION}")
+            raise broken(f"its format version is {version!r:.40}, expected {VERSION}")
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise broken("its numbers are not little-endian; save it again")
         storages = unpicklers[2].storages
         listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         if sorted(listed) != sorted(storages):
-            raise broken("its list of storages is not that of its tensors")
+            raise broken("its list of storages does not match its tensors")
         end = content.tell()
         for name in listed:
             start = end + COUNT
@@ -53,15 +53,15 @@ class LegacyRecords:
         return state
 
     def find_start(self, name: str) -> int:
-        """The byte of the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
+        """The offset of a storage in the file. Raises CorruptCheckpointError if its own count differs."""
         start, storage = self._storages[name]
         count = int.from_bytes(read_bytes(self._source, start - COUNT, COUNT, name), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
-            raise broken(f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
+            raise broken(f"{name[:80]!r} has {count:,} numbers, expected {expected:,}")
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
-        """The count of a storage, and a part of its content."""
+        """The extents of a storage's count and of a part of its content."""
         first, _ = self._storages[name]
         return Extent(first - COUNT, COUNT), Extent(first + start, count)

@@ -33,9 +33,9 @@ LONG_END = 76
 
 
 class ZipRecords:
-    """The records of an archive by name, without the folder that all of them are in.
+    """The records of an archive by name, without their common folder.
 
-    Raises CorruptCheckpointError if the file is no zip file, or if a record is compressed, encrypted or listed twice.
+    Raises CorruptCheckpointError if this is not a zip file, or if a record is compressed, encrypted or listed twice.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -47,7 +47,7 @@ class ZipRecords:
         self._padding = max(PADDING, 2 * extra_length)
 
     def load_state(self) -> Any:
-        """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
+        """The object in the pickle of the file. Raises UnsafeCheckpointError or CorruptCheckpointError."""
         extents: list[Extent] = []
         for name in SMALL_RECORDS:
             if name in self._records and self._records[name].file_size <= LONGEST:
@@ -77,7 +77,7 @@ class ZipRecords:
         return read_bytes(self._source, self.find_start(name), size, name)
 
     def find_start(self, name: str) -> int:
-        """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
+        """The offset of a record in the file. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
         header = read_bytes(self._source, record.header_offset, LOCAL_HEADER.size, name)
         mark, compression, name_length, extra_length = LOCAL_HEADER.unpack(header)
@@ -90,7 +90,7 @@ class ZipRecords:
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
-        """The header of a record and a part of its content, some more because the length of the header is not known."""
+        """The extents of a record's header and of a part of its content, padded as the header's length is unknown."""
         record = self._records[name]
         header_length = LOCAL_HEADER.size + len(record.orig_filename.encode())
         content = record.header_offset + header_length
@@ -106,7 +106,7 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     mark = file.read(len(ZIP))
     if mark != ZIP:
         raise explain_content(source, PYTORCH) or CorruptCheckpointError(
-            f"not a PyTorch file, as it begins with {mark!r}: it is damaged, of another format, or was saved before "
+            f"not a PyTorch file: it begins with {mark!r}, so it is damaged, has another format, or predates "
             "PyTorch 0.1.10; save its tensors again as safetensors"
         )
     try:
@@ -116,7 +116,9 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     except AttnGeoError:  # of the source
         raise
     except Exception as error:  # a forged directory can raise anything
-        raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); copy or download it again") from None
+        raise CorruptCheckpointError(
+            f"not a complete zip file ({first_line(error)}); copy or download it again"
+        ) from None
     folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
     records = {record.orig_filename.removeprefix(folder): record for record in listed}
     if len({name.lower() for name in records}) < len(listed):
@@ -129,8 +131,8 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
         is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
         if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(
-                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; read it "
-                "with torch.load(weights_only=True) and save it again"
+                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; load "
+                "the file with torch.load(weights_only=True), and save it again"
             )
     return records
 
@@ -149,9 +151,9 @@ def _check_end(end: tuple[Any, ...], records: int, position: int) -> None:
     # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
     is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
     if mark != b"PK\x05\x06" or disk or first_disk or on_disk != total or comment:
-        raise zipfile.BadZipFile("its last entry is not that of one whole archive")
+        raise zipfile.BadZipFile("its last entry does not end one whole archive")
     if not is_long and (total != records or position - start - nbytes not in (0, LONG_END)):
-        raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
+        raise zipfile.BadZipFile(f"it states {total:,} records, but lists {records:,}")
 
 
 class _SourceReader:
@@ -165,7 +167,7 @@ class _SourceReader:
         origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}
         self._position = origins[whence] + offset
         if self._position < 0:
-            raise OSError("a position in front of the file")
+            raise OSError("a position before the start of the file")
 
     def tell(self) -> int:
         return self._position

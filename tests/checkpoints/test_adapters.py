@@ -319,7 +319,7 @@ UNFIT = {
     "another size": Unfit(
         CorruptCheckpointError, ("A and B", "base"), change=lambda folder: save_wider(folder.parent / "base")
     ),
-    "another base": Unfit(CorruptCheckpointError, ("own base",), change=lambda folder: use_other_base(folder)),
+    "another base": Unfit(CorruptCheckpointError, ("was trained on",), change=lambda folder: use_other_base(folder)),
     "values only": Unfit(
         UnsupportedModelError,
         ("none of the weights that are read", "v_proj", "circuit ov"),
@@ -439,14 +439,14 @@ def use_other_base(folder: Path) -> None:
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, ...]]] = {
     "another method": (change_settings(peft_type="LOHA"), UnsupportedModelError, ("LOHA", "merge_and_unload")),
-    "no base": (change_settings(base_model_name_or_path=None), CorruptCheckpointError, ("base", "None")),
+    "no base": (change_settings(base_model_name_or_path=None), CorruptCheckpointError, ("expected a model", "None")),
     "no weights": (
         lambda folder: (folder / "adapter_model.safetensors").unlink(), CorruptCheckpointError, ("adapter_model.bin",)
     ),
     "no settings": (
         lambda folder: (folder / "adapter_config.json").write_text("{"), CorruptCheckpointError, ("JSON",)
     ),  # type: ignore[dict-item]
-    "another base": (use_other_base, CorruptCheckpointError, ("self_attn", "own base")),
+    "another base": (use_other_base, CorruptCheckpointError, ("self_attn", "was trained on")),
     "another rank": (change_settings(r=4), CorruptCheckpointError, ("rank 3", "r = 4")),
     "no alpha": (change_settings(lora_alpha="x"), CorruptCheckpointError, ("lora_alpha = 'x'",)),
     "half of an update": (

@@ -171,12 +171,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "a negative shape": (
         lambda f: corrupt_header(f, shape=[-24, -24]),
         CorruptCheckpointError,
-        (Q0, "[-24, -24]", "expected dtype, shape"),
+        (Q0, "[-24, -24]", "expected only dtype, shape"),
     ),
     "an entry that is no entry": (
         lambda f: write_header(write_config(f) / "model.safetensors", {Q0: 5}),
         CorruptCheckpointError,
-        (Q0, "'5'", "expected dtype, shape"),
+        (Q0, "'5'", "expected only dtype, shape"),
     ),
     "an index outside its folder": (
         lambda f: redirect_index(f, "../secret.safetensors"),

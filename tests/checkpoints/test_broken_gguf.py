@@ -225,7 +225,7 @@ def test_factors_of_rotary_embeddings_are_positive(value: float, tmp_path: Path)
 def test_dimensions_that_rotate_are_those_of_a_head(architecture: str, dimensions: int, tmp_path: Path) -> None:
     values = KEYS | {"rope.dimension_count": dimensions}
     write_tensors(tmp_path / "model.gguf", architecture, values, rename(draw_state(), NAMES))
-    with pytest.raises(CorruptCheckpointError, match=f"{dimensions} dimensions of a head's 64"):
+    with pytest.raises(CorruptCheckpointError, match=f"{dimensions} of a head's 64 dimensions"):
         attngeo.score(tmp_path / "model.gguf", rope_offset=1)
 
 

@@ -594,7 +594,7 @@ def test_the_first_part_of_a_model_by_meta_is_no_whole_one(here: Hub, tmp_path: 
         for number in range(count):
             torch.save(state, original / f"consolidated.0{number}.pth")
     assert len(library.score("org/whole/original/consolidated.00.pth")) == 2
-    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "joined", "download it")
+    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "joins", "download all parts")
     with refuses(UnsupportedModelError, *facts):
         library.score("org/split/original/consolidated.00.pth")
 

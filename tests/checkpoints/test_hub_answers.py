@@ -133,7 +133,7 @@ BODIES = [
 @pytest.mark.parametrize("number", range(len(BODIES)))
 def test_branches_of_another_form(number: int, hub: Hub) -> None:
     hub.answers[REFS] = JSON, BODIES[number]
-    with refuses(NetworkError, NAME, hub.url, "does not answer as the Hub does"):
+    with refuses(NetworkError, NAME, hub.url, "does not answer like the Hub"):
         open_repository().list_revisions()
 
 
@@ -148,14 +148,14 @@ def test_branches_of_another_form(number: int, hub: Hub) -> None:
 )  # fmt: skip
 def test_files_of_another_form(entry: object, hub: Hub) -> None:
     hub.answers[TREE] = JSON, json.dumps([entry]).encode()
-    with refuses(NetworkError, NAME, hub.url, "does not answer as the Hub does"):
+    with refuses(NetworkError, NAME, hub.url, "does not answer like the Hub"):
         open_repository().list_hashes()
 
 
 @pytest.mark.parametrize("body", [b"null", b"1", b'"text"', b'{"error": 1}', b"[" * 100_000])
 def test_a_list_of_files_of_another_form(body: bytes, hub: Hub) -> None:
     hub.answers[TREE] = JSON, body
-    with refuses(NetworkError, NAME, hub.url, "does not answer as the Hub does"):
+    with refuses(NetworkError, NAME, hub.url, "does not answer like the Hub"):
         open_repository().list_hashes()
 
 

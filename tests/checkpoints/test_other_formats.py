@@ -414,6 +414,6 @@ def test_parts_by_meta_that_do_not_belong_together_are_refused(tmp_path: Path) -
 def test_a_folder_of_unusual_names_says_what_it_has(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "other")
     (folder / "model.pth").write_bytes(save_torch())
-    with refuses_checkpoint(folder, CorruptCheckpointError, ("model.pth", "given as a file")):
+    with refuses_checkpoint(folder, CorruptCheckpointError, ("model.pth", "give the file itself")):
         attngeo.score(folder)
     assert len(attngeo.score(folder / "model.pth")) == 2

@@ -304,7 +304,7 @@ def test_a_group_of_compressed_tensors_is_that_of_the_best_target(targets: list[
         config = settings("int4", config_groups=groups)
         torch.testing.assert_close(read_packed(stored, config), decoded[f"{Q0}.weight"])
         without = {name: tensor for name, tensor in stored.items() if "zero_point" not in name}
-        with pytest.raises(CorruptCheckpointError, match=r"zero points, and the tensor \.weight_zero_point is missing"):
+        with pytest.raises(CorruptCheckpointError, match=r"zero points, but the tensor \.weight_zero_point is missing"):
             read_packed(without, config)
 
 
@@ -506,7 +506,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "nf4", {}, settings("nf4", bnb_4bit_quant_type="fp4"), CorruptCheckpointError, (Q0, "'fp4'", "nf4"),
     ),
     "other bits of bitsandbytes": (
-        "bnb-int8", {}, settings("nf4"), CorruptCheckpointError, (Q0, "4 bits", "8"),
+        "bnb-int8", {}, settings("nf4"), CorruptCheckpointError, (Q0, "4-bit", "8-bit"),
     ),
     "another algorithm of modelopt": (
         "nvfp4-modelopt", {}, settings("nvfp4-modelopt", quant_algo="FP8"),

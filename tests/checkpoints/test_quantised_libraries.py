@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "auto-round-4", {}, settings("auto-round-4", extra_config={Q0: 4}), CORRUPT, (Q0, "extra_config", "table"),
     ),
     "float8 of AutoRound": (
-        "fp8-channel", {}, settings("auto-round-4"), UNSUPPORTED, (Q0, "AutoRound", "integers"),
+        "fp8-channel", {}, settings("auto-round-4"), UNSUPPORTED, (Q0, "AutoRound", "non-integer"),
     ),
     "no zeros of AutoRound": (
         "auto-round-4", {f"{Q0}.qzeros": None}, settings("auto-round-4"), CORRUPT, (Q0, ".qzeros", "missing"),
@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
     ),
     "two quantisations of Quark": (
         "quark-tensor", {}, settings("quark-tensor", global_quant_config={"weight": [{}, {}]}), UNSUPPORTED,
-        ("2 quantisations",),
+        ("2 successive quantisations",),
     ),
     "an unknown field of Quark's weights": (
         "quark-tensor", {}, settings("quark-tensor", global_quant_config=quark_weight(turn=1)), UNSUPPORTED,
@@ -462,7 +462,7 @@ def test_layers_that_bitnet_does_not_round_are_read_as_they_are(skipped: list[st
 def test_a_pattern_of_layers_that_is_none_is_refused(tmp_path: Path) -> None:
     stated = ONLINE | {"modules_to_not_convert": ["("]}
     folder = write_single(tmp_path, draw_state(), CONFIG | {"quantization_config": stated})
-    with refuses_checkpoint(folder, UnsupportedModelError, ("'('", "not a regular expression")):
+    with refuses_checkpoint(folder, UnsupportedModelError, ("'('", "not a Python regular expression")):
         attngeo.score(folder)
 
 

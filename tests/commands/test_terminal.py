@@ -250,7 +250,7 @@ def test_verbose_says_what_is_read(inside: Command) -> None:
     assert (plain.stderr, quiet.stderr) == ("", "")
     first, second, third = loud.stderr.splitlines()
     assert_states(first, "demo:encoder", "model.safetensors")
-    assert first.endswith(", 1 file of weights")
+    assert first.endswith(", 1 weight file")
     assert_states(second, "demo:encoder", "3 layers", "bert", "query.weight", "key.weight", "0.2 MB", "cpu", "float32")
     assert_states(third, "demo:encoder", "15 rows")
 

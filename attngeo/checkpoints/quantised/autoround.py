@@ -1,4 +1,4 @@
-"""Weights of AutoRound: whole numbers in the words of GPTQ or AWQ, whose zero points its packing format tells.
+"""Weights of AutoRound: integers in the words of GPTQ or AWQ; the packing format says how zero points are stored.
 
 Source: https://github.com/intel/auto-round (`inference/convert_model.py`, `utils/bit_packing.py`, and `torch` in
 `auto_round_extension`).
@@ -25,9 +25,9 @@ BITS = (2, 3, 4, 5, 6, 7, 8)
 
 
 def read_packing(settings: Mapping[str, Any]) -> str:
-    """The packing format; files before version 0.5 state it as `backend`, with the kernel after it.
+    """The packing format; files before version 0.5 state it in `backend`, followed by the kernel.
 
-    AutoRound takes that of GPTQ if none is stated.
+    If none is stated, AutoRound uses GPTQ's.
     """
     stated = settings.get("packing_format")
     if stated is None:
@@ -40,7 +40,7 @@ def read_packing(settings: Mapping[str, Any]) -> str:
 
 
 def require_integers(packed: Packed) -> int:
-    """The bits of a code. Raises UnsupportedModelError for codes that are no whole numbers."""
+    """The bits of a code. Raises UnsupportedModelError for codes that are not integers."""
     data_type = packed.setting("data_type", default="int")
     if data_type != "int":
         raise packed.unsupported(f"AutoRound with data_type = {data_type!r:.40}")
@@ -51,11 +51,11 @@ def require_integers(packed: Packed) -> int:
 
 
 class AutoRoundWords(Gptq):
-    """Words of inputs, as GPTQ has them, of any number of bits. The packing format alone tells what zeros are."""
+    """Words of inputs as in GPTQ, with any number of bits. Only the packing format says how zeros are stored."""
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - names are
-        """Whether words are those of inputs."""
+        """Whether words hold inputs."""
         return read_packing(settings) not in AWQ_PACKING
 
     def _state(self) -> Stated:
@@ -74,29 +74,29 @@ class AutoRoundWords(Gptq):
         middle = (1 << (self.width - 1)) - is_less_one
         if self.is_symmetric and not bool((stored == middle).all()):
             raise self.broken(
-                f"the configuration states sym = true, and zero points are {int(stored.min())} to {int(stored.max())}, "
+                f"the configuration states sym = true, but zero points are {int(stored.min())} to {int(stored.max())}, "
                 f"expected {middle}"
             )
         most = (1 << self.width) - 1
         if is_less_one and int(stored.max()) == most:
             raise self.unsupported(
-                f"a zero point that is stored as {most}, which some kernels read as {most + 1}, others 0"
+                f"a zero point stored as {most}, which some kernels read as {most + 1} and others as 0"
             )
         return is_less_one
 
 
 class AutoRoundAwq(Awq):
-    """Words of outputs, as AWQ has them for its kernel of matrices."""
+    """Words of outputs, as in AWQ's GEMM format."""
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - names are
-        """Whether words are those of outputs."""
+        """Whether words hold outputs."""
         return read_packing(settings) in AWQ_PACKING
 
     def _state(self) -> Stated:
         bits = require_integers(self)
         if bits != 4:
-            raise self.unsupported(f"AutoRound in the packing of AWQ with {bits} bits")
+            raise self.unsupported(f"AutoRound in AWQ packing with {bits} bits")
         self.is_gemm = True
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True)
 
@@ -110,4 +110,4 @@ class AutoRoundOthers(Undecoded):
         "overall": (".weight_global_scale",),
     }
     optional = frozenset({"overall"})
-    problem = "AutoRound with codes that are not integers"
+    problem = "AutoRound with non-integer codes"

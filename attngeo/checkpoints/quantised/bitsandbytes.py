@@ -23,9 +23,9 @@ LARGEST_OFFSET = 1e30
 
 
 class Blocks(Packed):
-    """Codes of 4 bits, the first in the high half of a byte, row after row, and a scale for each block of them.
+    """4-bit codes, row by row, the first in the high half of a byte, with one scale per block of codes.
 
-    The scales may be codes of 8 bits themselves (double quantisation), with a table, blocks and an offset of their own.
+    The scales may themselves be 8-bit codes (double quantisation), with their own table, blocks and offset.
     """
 
     parts: ClassVar = {
@@ -50,11 +50,11 @@ class Blocks(Packed):
 
     def _state(self) -> Stated:
         if not self.setting("load_in_4bit", default=True) or self.setting("load_in_8bit", default=False):
-            raise self.broken("the configuration states weights of 8 bits, and the file holds 4")
+            raise self.broken("the configuration states 8-bit weights, but the file has 4-bit weights")
         stored = self.format_of_state()
         stated = self.setting("bnb_4bit_quant_type", default=stored)
         if stated != stored:
-            raise self.broken(f"the configuration states the type {stated!r:.20}, and the file holds {stored}")
+            raise self.broken(f"the configuration states the type {stated!r:.20}, but the file has {stored}")
         return Stated(self.dtypes, 4)
 
     def _measure(self) -> None:
@@ -63,14 +63,14 @@ class Blocks(Packed):
         numbers = math.prod(self.shape)
         stored = self.infos["codes"].nbytes
         if stored != math.ceil(numbers / 2):
-            raise self.broken(f"{stored} bytes cannot hold {numbers} numbers of 4 bits")
+            raise self.broken(f"its codes have {stored} bytes, which do not fit {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
         self.is_nested = self.infos["scales"].dtype == "U8"
         says_nested = (is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
         if any(says != self.is_nested for says in says_nested):
-            raise self.broken("its scales are packed or not, and what they are packed with is missing or left over")
+            raise self.broken("its scales are inconsistent: a tensor of packed scales is missing or left over")
         if self.is_nested:
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
             self.require_shape("nested_table", (256,))
@@ -104,7 +104,7 @@ class Blocks(Packed):
         return is_nested
 
     def format_of_state(self) -> str:
-        """The type of the codes, as the name of their description has it: "nf4" or "fp4"."""
+        """The type of the codes, from the name of their description: "nf4" or "fp4"."""
         return self.infos["state"].name.rpartition("__")[2]
 
     def needs(self, rows: slice) -> dict[str, slice]:
@@ -143,7 +143,7 @@ class Blocks(Packed):
 
 
 class Int8Rows(Packed):
-    """Codes of 8 bits, and for each row the number that code 127 stands for (LLM.int8)."""
+    """8-bit codes, with the value of code 127 for each row (LLM.int8)."""
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
     dtypes = ("I8",)
@@ -153,7 +153,7 @@ class Int8Rows(Packed):
 
     def _state(self) -> Stated:
         if not self.setting("load_in_8bit", default=True) or self.setting("load_in_4bit", default=False):
-            raise self.broken("the configuration states weights of 4 bits, and the file holds 8")
+            raise self.broken("the configuration states 4-bit weights, but the file has 8-bit weights")
         return Stated(("I8",), 8)
 
     def _measure(self) -> None:

@@ -15,12 +15,12 @@ from attngeo.errors import UnsupportedModelError
 
 
 class Fields(NamedTuple):
-    """The fields of a method.
+    """The fields of a method's configuration.
 
     Attributes:
         applied: fields that decoding or its checks read.
-        idle: fields without effect on queries and keys, with the reason in a comment.
-        fixed: field → the values that it may have.
+        idle: fields without effect on queries and keys; comments give the reasons.
+        fixed: field → its allowed values.
     """
 
     applied: Collection[str] = ()
@@ -175,9 +175,9 @@ TORCHAO = Fields(
 
 
 def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None:
-    """Raise UnsupportedModelError for a field that is unknown, or has a value that is not decoded.
+    """Raise UnsupportedModelError for an unknown field, or a value that cannot be decoded.
 
-    A field that is null is as good as missing. table: what is checked, for errors, such as a table of a configuration.
+    A null field counts as missing. table: name of the checked table, for errors.
     """
     for name, value in stated.items():
         if value is None or name in fields.applied or name in fields.idle:
@@ -185,7 +185,7 @@ def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None
         allowed = fields.fixed.get(name)
         if allowed is None:
             raise UnsupportedModelError(
-                f"{table} states {name!r:.60} = {value!r:.40}, and what it changes is unknown; give the model without "
+                f"{table} states {name!r:.60} = {value!r:.40}, a field with unknown effect; give the model without "
                 "quantisation, or remove the field if it does not change queries and keys"
             )
         if not any(type(value) is type(known) and value == known for known in allowed):

@@ -1,4 +1,4 @@
-"""Weights whose codes are numbers of 8 or 4 bits, each times the scale of its block: fp8, MXFP8, int8, NVFP4, MXFP4.
+"""Weights with 8-bit or 4-bit numbers as codes, times the scale of their block: fp8, MXFP8, int8, NVFP4, MXFP4.
 
 Sources: https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/kernel.py (blocks of 128 × 128, ragged at the
 edges), https://github.com/vllm-project/compressed-tensors (float-quantized, int-quantized, nvfp4-pack-quantized),
@@ -28,7 +28,7 @@ FORMS = {
 
 
 class Scaled(Packed):
-    """Numbers of 8 bits, and a scale for all of them, for each row, or for each block of rows and columns."""
+    """8-bit numbers, with one scale in total, per row, or per block of rows and columns."""
 
     parts: ClassVar = {
         "codes": (".weight",),
@@ -58,7 +58,7 @@ class Scaled(Packed):
         stated = state_compressed(self, (dtype,), formats, number)
         fits = stated.bits is not None and (stated.bits <= 8 if is_integer else stated.bits == 8)
         if not fits:
-            raise self.broken(f"the configuration states codes of {stated.bits} bits, and the file holds {dtype}")
+            raise self.broken(f"the configuration states {stated.bits}-bit codes, but the file has {dtype}")
         return stated
 
     def _measure(self) -> None:
@@ -72,7 +72,9 @@ class Scaled(Packed):
         elif self.setting("scale_fmt") == "float":
             stated = False
         if stated is not None and stated != (scale.dtype in EXPONENTS):
-            raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
+            raise self.broken(
+                f"{scale.name} is {scale.dtype}, but the configuration states {'exponents' if stated else 'numbers'}"
+            )
         self.block = self._find_block(rows, columns)
         height, width = self.block
         self.grid = (math.ceil(rows / height), math.ceil(columns / width))
@@ -121,10 +123,10 @@ class Scaled(Packed):
             height, width = sides
             if all(type(side) is int and 0 < side <= MOST_SETTING for side in sides):
                 return height, width
-        raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected two sides")
+        raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected [height, width]")
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The rows of the codes, and of the scales that their blocks have."""
+        """The rows of the codes, and the scales of their blocks."""
         start, stop, _ = rows.indices(self.shape[0])
         height, _ = self.block
         blocks = slice(start // height, math.ceil(stop / height))
@@ -155,9 +157,9 @@ class Scaled(Packed):
 
 
 class PackedFp4(Packed):
-    """Numbers of 4 bits (E2M1), two in a byte, a scale for 16 or 32 of them, and perhaps one for all.
+    """4-bit numbers (E2M1), two per byte, with one scale per 16 or 32 numbers, and perhaps an overall scale.
 
-    The names are those of compressed-tensors.
+    Tensor names are those of compressed-tensors.
     """
 
     parts: ClassVar = {
@@ -176,7 +178,9 @@ class PackedFp4(Packed):
         stated = state_compressed(self, ("U8",), tuple(PACKED_FP4), "float")
         size = PACKED_FP4.get(self.setting("format"), stated.size)
         if stated.bits != 4 or stated.has_zeros or stated.size != size:
-            raise self.broken(f"{stated.bits} bits in groups of {stated.size} are stated, and the file holds FP4")
+            raise self.broken(
+                f"the configuration states {stated.bits} bits in groups of {stated.size}, but the file has FP4"
+            )
         return stated
 
     def _measure(self) -> None:
@@ -190,10 +194,12 @@ class PackedFp4(Packed):
         self.require_shape("overall", (1,), ())
         if self.stated.size not in (None, self.size):
             raise self.broken(
-                f"the configuration states groups of {self.stated.size}, and the scales are of {self.format}"
+                f"the configuration states groups of {self.stated.size}, but {self.format} scales have groups of "
+                f"{self.size}"
             )
         if is_mxfp4 == ("overall" in self.infos):
-            raise self.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
+            needed = "its overall scale is missing" if not is_mxfp4 else "it has an unexpected overall scale"
+            raise self.broken(f"stored as {self.format}, but {needed}")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
@@ -210,7 +216,7 @@ class PackedFp4(Packed):
 
 
 class ModeloptFp4(PackedFp4):
-    """The same of modelopt: its scale of all numbers multiplies."""
+    """FP4 of modelopt: its overall scale multiplies."""
 
     parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",), "overall": (".weight_scale_2",)}
     divides = False
@@ -220,13 +226,13 @@ class ModeloptFp4(PackedFp4):
 
 
 def state_modelopt(packed: Packed, dtypes: tuple[str, ...], algorithm: str) -> Stated:
-    """What modelopt states about a weight: an algorithm for all of them, or for each that has another one.
+    """The settings of modelopt for a weight: one algorithm for the whole model, or one per weight.
 
-    Raises CorruptCheckpointError if it is another one than that of the codes.
+    Raises CorruptCheckpointError if the codes use another algorithm.
     """
     stated = packed.setting("quant_algo", default=algorithm).upper()
     if "AWQ" in stated:
         raise packed.unsupported(f"the algorithm {stated!r:.40}, which scales inputs")
     if algorithm not in stated and stated != "MIXED_PRECISION":
-        raise packed.broken(f"the configuration states {stated!r:.40}, and the file holds {algorithm}")
+        raise packed.broken(f"the configuration states {stated!r:.40}, but the file has {algorithm}")
     return Stated(dtypes, 8)

@@ -17,7 +17,7 @@ from attngeo.errors import require_extra
 
 
 class Ggml(Packed):
-    """Blocks of a row, each with its scales and codes in an order of its type."""
+    """Blocks of a row, each with scales and codes in the order of its type."""
 
     parts: ClassVar = {"codes": (".weight",)}
     numbers: ClassVar = {}
@@ -44,5 +44,5 @@ class Ggml(Packed):
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:  # noqa: ARG003 - the shape tells
-        """The weights that codes stand for."""
+        """Number of weights that the codes stand for."""
         return math.prod(info.shape)

@@ -24,11 +24,11 @@ from attngeo.checkpoints.store import TensorInfo
 
 
 class Packing(NamedTuple):
-    """How numbers are packed along the first axis, the first block highest.
+    """A packing of numbers along the first axis, with the first block in the highest bits.
 
     Attributes:
-        bits: bits of a number.
-        blocks: numbers in a word.
+        bits: bits per number.
+        blocks: numbers per word.
         dtype: dtype of the words.
     """
 
@@ -53,9 +53,9 @@ MOST_TEXT_CHARACTERS = 32
 
 
 class Hqq(Packed):
-    """A matrix that is reshaped to [groups, size] (axis 1) or [size, groups] (axis 0), and packed along its rows.
+    """A matrix reshaped to [groups, size] (axis 1) or [size, groups] (axis 0), and packed along its rows.
 
-    A weight is (code - zero) · scale. What else a layer states is stored in tensors of its own.
+    A weight is (code - zero) · scale. The other settings of a layer are stored as tensors.
     """
 
     parts: ClassVar = {
@@ -95,11 +95,11 @@ class Hqq(Packed):
         characters = self.read("packing").flatten().tolist()[:MOST_TEXT_CHARACTERS]
         packing = "".join(map(chr, characters))
         if packing != PACKING_OF_BITS[bits]:
-            raise self.broken(f"its packing is {packing!r}, and {stated:g} bits have {PACKING_OF_BITS[bits]!r}")
+            raise self.broken(f"its packing is {packing!r}, expected {PACKING_OF_BITS[bits]!r} for {stated:g} bits")
         self.packing = PACKINGS[packing]
         for role in ("packed_zeros", "packed_scales"):
             if role in self.infos and self._read_number(role):
-                raise self.unsupported("HQQ with scales or zeros that are packed themselves")
+                raise self.unsupported("HQQ with packed scales or zeros")
         usual = "I32" if self.packing.dtype == torch.int32 else "U8"
         as_float = "as_float" in self.infos and bool(self._read_number("as_float"))
         return Stated(FLOAT_SCALES if as_float else (usual,), self.packing.bits)
@@ -121,7 +121,7 @@ class Hqq(Packed):
         self.axis = int(self._read_number("axis"))
         numbers = math.prod(self.shape)
         if self.axis not in (0, 1):
-            raise self.broken(f"it is stated to have groups along axis {self.axis}, expected 0 or 1")
+            raise self.broken(f"it states groups along axis {self.axis}, expected 0 or 1")
         if size < 1 or numbers % size:
             raise self.broken(f"groups of {size} do not divide {list(self.shape)}")
         groups = numbers // size
@@ -146,7 +146,7 @@ class Hqq(Packed):
         return start * inputs // self.width, math.ceil(stop * inputs / self.width)
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The words that hold these rows, and the scales of their groups."""
+        """The words with these rows, and the scales of their groups."""
         start, stop = self._span(rows)
         scales = slice(start, stop) if self.axis == 1 else slice(None)
         return {"codes": find_packed_rows(start, stop, self.packed), "scales": scales, "zeros": scales}
@@ -171,7 +171,7 @@ class Hqq(Packed):
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
-        """The weights that codes stand for, as the stated bits tell."""
+        """Number of weights that the codes stand for, from the stated bits."""
         config = settings.get("quant_config")
         weights = config.get("weight_quant_params") if isinstance(config, Mapping) else None
         bits = weights.get("nbits") if isinstance(weights, Mapping) else None

@@ -22,7 +22,7 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 class Gptq(Packed):
-    """Words of inputs, [words, outputs]; zeros in words of outputs, [groups, words]; each input names its group."""
+    """Words of inputs, [words, outputs]; zeros in words of outputs, [groups, words]; a group number per input."""
 
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",), "groups": (".g_idx",)}
     optional = frozenset({"groups"})
@@ -35,7 +35,7 @@ class Gptq(Packed):
             raise self.unsupported(f"GPTQ with {bits} bits")
         forms: set[str] = {self.setting(name) for name in ("checkpoint_format", "format")} - {""}
         if len(forms) > 1:
-            raise self.broken(f"the configuration states the formats {' and '.join(sorted(forms))!s:.60}")
+            raise self.broken(f"the configuration states two formats, {' and '.join(sorted(forms))!s:.60}")
         self.version = next(iter(forms), "gptq")
         if self.version not in ("gptq", "gptq_v2"):
             raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
@@ -78,14 +78,14 @@ class Gptq(Packed):
         most = int(stored.max())
         is_middle = least == most and most in (middle - 1, middle)
         if self.is_symmetric and not is_middle:
-            raise self.broken(f"the configuration states sym = true, and zero points are {least} to {most}")
+            raise self.broken(f"the configuration states sym = true, but zero points are {least} to {most}")
         if self.is_symmetric is not False and is_middle:
             return most == middle - 1
         return self.version == "gptq"
 
 
 class Awq(Packed):
-    """Words of outputs in an order of their own, [inputs, words] (GEMM), or of inputs, [outputs, words] (GEMV)."""
+    """Words of outputs in a special order, [inputs, words] (GEMM), or of inputs, [outputs, words] (GEMV)."""
 
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",)}
     dtypes = WORDS
@@ -98,7 +98,7 @@ class Awq(Packed):
         if bits != 4 or version not in ("gemm", "gemv") or self.setting("backend") == "llm-awq":
             raise self.unsupported(f"AWQ with {bits} bits in the format {version!r:.40}")
         if not self.setting("zero_point", default=True):
-            raise self.broken("the configuration states no zero points, and the tensor .qzeros has some")
+            raise self.broken("the configuration states no zero points, but the tensor .qzeros has some")
         self.is_gemm = version == "gemm"
         self.by_rows = not self.is_gemm
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True)
@@ -119,7 +119,7 @@ class Awq(Packed):
         self.groups = self.count_groups(inputs)
         size = inputs if self.stated.size in (None, -1) else self.stated.size
         if size not in (32, 64) and size < 128:
-            raise self.unsupported(f"AWQ in groups of {size} in the format 'gemv'")
+            raise self.unsupported(f"AWQ with groups of {size} in the format 'gemv'")
         # Padded to what the kernel reads at once: words of 8 groups, more of them if groups are small.
         words_at_once = {32: 4, 64: 2}.get(size, 1)
         reads = math.ceil(math.ceil(self.groups / 8) / words_at_once)
@@ -148,7 +148,7 @@ def _unpack_outputs(words: Tensor, rows: slice) -> Tensor:
 
 
 class CompressedIntegers(Packed):
-    """Words of inputs, [outputs, words], a scale for each row or group, and zeros in words of outputs."""
+    """Words of inputs, [outputs, words], with one scale per row or group, and zeros in words of outputs."""
 
     parts: ClassVar = {
         "codes": (".weight_packed",),
@@ -173,12 +173,12 @@ class CompressedIntegers(Packed):
         rows, words = self.matrix("codes")
         shape = self.read("shape").flatten().tolist()
         if len(shape) != 2 or shape[0] != rows or not 0 < shape[1] <= 32 * words:
-            raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
+            raise self.broken(f"its stated shape is {shape!r:.60}, but it has {rows} rows of {words} words")
         columns = int(shape[1])
         self.shape = (rows, columns)
         self.padded = words != math.ceil(columns * self.width / 32)  # the width of rows tells
         if self.padded and words != math.ceil(columns / (32 // self.width)):
-            raise self.broken(f"{words} words cannot hold {columns} numbers of {self.width} bits")
+            raise self.broken(f"{words} words do not fit {columns} numbers of {self.width} bits")
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
         if self.stated.size is None:
@@ -205,7 +205,7 @@ class CompressedIntegers(Packed):
         outputs, inputs = self.shape
         used = 32 // self.width * self.width  # the bits of a padded word
         if self.padded and bool((tensors["codes"].long() & 0xFFFFFFFF >> used << used).any()):
-            raise self.broken(f"its words hold more than numbers of {self.width} bits")
+            raise self.broken(f"its words have bits outside the numbers of {self.width} bits")
         codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, :inputs]
         scales = tensors["scales"]
         if scales.numel() == 1:
@@ -221,7 +221,7 @@ class CompressedIntegers(Packed):
 
 
 class Mlx(Packed):
-    """Words of inputs, [outputs, words], and a scale and an offset for each group of a row: code · scale + offset."""
+    """Words of inputs, [outputs, words], with a scale and an offset per group of a row: code · scale + offset."""
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
     dtypes = ("U32",)

@@ -24,16 +24,16 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = {
 
 
 def recognise_method(names: Iterable[str]) -> str:
-    """The method of tensors by their names: "quanto", or "" if it is not recognised.
+    """The quantisation method, from tensor names: "quanto", or "" if not recognised.
 
-    Folders that optimum-quanto has written state the method in no config.json, but in quanto_qmap.json.
+    Folders from optimum-quanto state the method only in quanto_qmap.json, not in config.json.
     """
     codes = (*QuantoBytes.parts["codes"], *QuantoBits.parts["codes"])
     return "quanto" if any(name.endswith(codes) for name in names) else ""
 
 
 class QuantoBytes(Packed):
-    """Codes of 8 bits, whole numbers or float8, and a scale for each row."""
+    """8-bit codes, integers or float8, with one scale per row."""
 
     parts: ClassVar = {"codes": (".weight._data",), "scale": (".weight._scale",)}
     dtypes = ("I8", *FLOAT8)
@@ -44,7 +44,7 @@ class QuantoBytes(Packed):
     def _state(self) -> Stated:
         stated = self.setting("weights")
         if stated and stated not in WEIGHTS:
-            raise self.broken(f"the configuration states weights = {stated!r:.40}, and the file holds 8 bits")
+            raise self.broken(f"the configuration states weights = {stated!r:.40}, but the file has 8-bit codes")
         return Stated(WEIGHTS.get(stated, ()), 8)
 
     def _measure(self) -> None:
@@ -58,7 +58,7 @@ class QuantoBytes(Packed):
 
 
 class QuantoBits(Undecoded):
-    """Codes of 4 or 2 bits."""
+    """4-bit or 2-bit codes."""
 
     parts: ClassVar = {"codes": (".weight._data._data",), "scale": (".weight._scale",), "zeros": (".weight._shift",)}
     optional = frozenset({"scale", "zeros"})

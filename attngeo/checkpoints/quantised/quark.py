@@ -36,14 +36,14 @@ ALGORITHMS = ("awq", "autosmoothquant", "gptq", "gptaq", "qronos", "smooth", "sm
 
 
 def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """The settings of one weight: the first pattern that has its name, else those of the model.
+    """The settings of one weight: from the first pattern that matches its name, or else from the model.
 
-    Raises CorruptCheckpointError if it is excluded, UnsupportedModelError for what is not decoded.
+    Raises CorruptCheckpointError if the weight is excluded, UnsupportedModelError for settings that are not decoded.
     """
     for pattern in _list_patterns(stated.get("exclude")):
         if fnmatchcase(module, pattern):
             raise CorruptCheckpointError(
-                f"{module} is packed, and the configuration states that it is not (exclude); copy or download it again"
+                f"{module} is packed, but the configuration says that it is not (exclude); copy or download it again"
             )
     _require_algorithms(stated.get("algo_config"))
     layer = stated.get("global_quant_config")
@@ -63,7 +63,7 @@ def resolve_quark(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     weight = table.get("weight")
     if isinstance(weight, list):
         raise UnsupportedModelError(
-            f"{place} states {len(weight)} quantisations of weights, one after the other, which is not supported; "
+            f"{place} states {len(weight)} successive quantisations of weights, expected one; "
             "give the model without quantisation"
         )
     weight = _read_table(weight, f"weight of {place}")
@@ -98,7 +98,7 @@ def _require_algorithms(stated: Any) -> None:
 
 
 class QuarkFloats(Scaled):
-    """Float8 with a scale for all numbers or for each row."""
+    """Float8 with one scale in total or per row."""
 
     parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",)}
     optional = frozenset()
@@ -108,7 +108,7 @@ class QuarkFloats(Scaled):
     def _state(self) -> Stated:
         stated = self.setting("dtype")
         if stated not in DTYPES:
-            raise self.broken(f"the configuration states dtype = {stated!r:.40}, and the file holds float8")
+            raise self.broken(f"the configuration states dtype = {stated!r:.40}, but the file has float8")
         scheme = self.setting("qscheme")
         if scheme not in ("per_tensor", "per_channel"):
             raise self.unsupported(f"Quark with qscheme = {scheme!r:.40}")
@@ -127,7 +127,7 @@ class QuarkFloats(Scaled):
 
 
 class QuarkOthers(Undecoded):
-    """Whole numbers, FP4, FP6 and MX numbers."""
+    """Integers, FP4, FP6 and MX numbers."""
 
     parts: ClassVar = {
         "codes": (".weight",),
@@ -136,4 +136,4 @@ class QuarkOthers(Undecoded):
     }
     optional = frozenset({"zeros", "scale"})
     dtypes = tuple(name for name in Undecoded.dtypes if name not in FLOAT8)
-    problem = "Quark with codes that are not float8"
+    problem = "Quark with codes other than float8"

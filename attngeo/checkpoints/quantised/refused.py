@@ -1,4 +1,4 @@
-"""Packed weights that are not decoded, by the names of their methods, and what helps instead."""
+"""Packed weights that are not decoded, by method, and what to do instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Other(NamedTuple):
     """A method that is not decoded.
 
     Attributes:
-        title: name that people know it by.
+        title: common name.
         reason: why it is not decoded.
-        codes: ends of the names of its codes.
+        codes: name endings of its codes.
     """
 
     title: str
@@ -25,22 +25,22 @@ class Other(NamedTuple):
 
 # The method, as config.json states it → what it is.
 OTHERS: Mapping[str, Other] = {
-    "aqlm": Other("AQLM", "its numbers are sums of entries of learned code books", (".codes",)),
-    "eetq": Other("EETQ", "its codes are in the order of a kernel", (".weight", ".qweight")),
-    "exl2": Other("ExLlamaV2", "its rows are permuted, with other bits for each group", (".q_weight",)),
-    "exl3": Other("ExLlamaV3", "its numbers are those of a trellis after random rotations", (".trellis",)),
+    "aqlm": Other("AQLM", "its numbers are sums of learned codebook entries", (".codes",)),
+    "eetq": Other("EETQ", "its codes are in a kernel-specific order", (".weight", ".qweight")),
+    "exl2": Other("ExLlamaV2", "its rows are permuted, and the bits vary by group", (".q_weight",)),
+    "exl3": Other("ExLlamaV3", "its numbers come from a trellis after random rotations", (".trellis",)),
     "fp_quant": Other("FP-Quant", "its inputs are rotated", (".qweight",)),
-    "higgs": Other("HIGGS", "its numbers are rotated points of a grid in the order of a kernel", (".weight",)),
-    "marlin": Other("Marlin", "its codes are in the order of a kernel", (".B",)),
-    "quip": Other("QuIP#", "its numbers are points of a lattice after random rotations", (".Qidxs",)),
-    "spqr": Other("SpQR", "its outliers are kept apart from its codes", (".dense_weights",)),
-    "vptq": Other("VPTQ", "its numbers are vectors of learned code books", (".indices",)),
+    "higgs": Other("HIGGS", "its numbers are rotated grid points in a kernel-specific order", (".weight",)),
+    "marlin": Other("Marlin", "its codes are in a kernel-specific order", (".B",)),
+    "quip": Other("QuIP#", "its numbers are lattice points after random rotations", (".Qidxs",)),
+    "spqr": Other("SpQR", "its outliers are stored apart from its codes", (".dense_weights",)),
+    "vptq": Other("VPTQ", "its numbers are learned codebook vectors", (".indices",)),
 }
 OTHER_CODES = tuple(sorted({end for other in OTHERS.values() for end in other.codes if end != ".weight"}))
 
 
 class Undecoded(Packed):
-    """A form of a method whose other forms are decoded. `problem`: what it is, in words."""
+    """An undecoded form of a method that is otherwise decoded. `problem`: its description for errors."""
 
     numbers: ClassVar = {}
     dtypes = tuple(name for name in DTYPE_NAMES.values() if name not in FLOATS)

@@ -1,4 +1,4 @@
-"""What one weight in packed form is: its tensors, its shape, the rows that it needs, and how they are decoded.
+"""One weight in packed form: its tensors, its shape, the rows that it needs, and how they are decoded.
 
 Every method keeps small codes, and scales for groups of them. A weight is (code - zero) · scale, in float32.
 """
@@ -30,12 +30,12 @@ MOST_SETTING = 1 << 31
 
 
 class Stated(NamedTuple):
-    """Statements of config.json about one weight, in the words of all methods. None is left open.
+    """The settings of one weight in config.json, in terms common to all methods. None: not stated.
 
     Attributes:
-        dtypes: dtypes that the codes may have; empty if they are left open.
-        bits: bits of a code.
-        size: inputs of a group that share a scale; -1 for all.
+        dtypes: allowed dtypes of the codes; empty if not stated.
+        bits: bits per code.
+        size: inputs per group, which share a scale; -1 for all.
         has_zeros: whether groups have zero points.
         is_ordered: whether each input names its group.
     """
@@ -48,31 +48,31 @@ class Stated(NamedTuple):
 
 
 class Packed:
-    """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
+    """One weight in packed form, [outputs, inputs]: its stored tensors, and its settings in config.json.
 
     Args:
-        name: the weight.
-        settings: the settings of its quantisation.
+        name: name of the weight.
+        settings: its quantisation settings.
         infos: role → the stored tensor.
-        read_stored: reads the numbers of a small tensor by its name.
-        method: the quantisation, as config.json states it.
+        read_stored: reads a small tensor by its name.
+        method: the quantisation method in config.json.
 
     Attributes:
-        parts: role → ends of the names that it may have; one role is "codes".
+        parts: role → possible name endings; one role is "codes".
         optional: roles that may be missing.
-        small: roles that are read to learn the shape.
+        small: roles to read for the shape.
         dtypes: dtypes of the codes.
-        numbers: role → dtypes that other tensors may have.
-        bits: bits of one code; None if only the configuration states it.
-        bits_field: field of the configuration that states the bits.
-        by_rows: whether rows of the weight need the same rows of each tensor; otherwise they need all.
-        format: the form, as tables show it.
+        numbers: role → allowed dtypes of other tensors.
+        bits: bits per code; None if only the configuration states them.
+        bits_field: field of the configuration for the bits.
+        by_rows: whether rows of the weight need only the same rows of each tensor; otherwise they need all.
+        format: the form, as shown in tables.
         shape: shape of the weight, (outputs, inputs).
-        stated: statements of the configuration about this weight.
+        stated: the configuration's settings for this weight.
 
     Raises:
-        CorruptCheckpointError: the tensors contradict one another or the settings.
-        UnsupportedModelError: the settings are not decoded.
+        CorruptCheckpointError: The tensors contradict one another or the settings.
+        UnsupportedModelError: The settings are not decoded.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -125,10 +125,10 @@ class Packed:
         """Raise CorruptCheckpointError if a tensor is missing although it is stated, or the reverse."""
         info = self.infos.get(role)
         if is_stated and info is None:
-            missing = self.parts[role][0] if role in self.parts else "that has them"
-            raise self.broken(f"the configuration states {what}, and the tensor {missing} is missing")
+            missing = f"the tensor {self.parts[role][0]}" if role in self.parts else "their tensor"
+            raise self.broken(f"the configuration states {what}, but {missing} is missing")
         if is_stated is False and info is not None:
-            raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
+            raise self.broken(f"the configuration states no {what}, but the tensor {info.name} has some")
 
     def _measure(self) -> None:
         """Find the shape and the format.
@@ -139,23 +139,23 @@ class Packed:
         raise NotImplementedError
 
     def read(self, role: str) -> Tensor:
-        """The numbers of a small tensor, which tell the shape."""
+        """A small tensor that helps to find the shape."""
         return self._read_stored(self.infos[role].name)
 
     def broken(self, problem: str) -> CorruptCheckpointError:
-        """The error about tensors that contradict one another."""
+        """The error for tensors that contradict one another or the settings."""
         return CorruptCheckpointError(f"{problem}; copy or download it again", subject=self.name)
 
     def unsupported(self, problem: str) -> UnsupportedModelError:
-        """The error about a form that is not decoded."""
+        """The error for a form that is not decoded."""
         return UnsupportedModelError(
-            f"{problem}, which is not supported; give the model without quantisation", subject=self.name
+            f"not supported: {problem}; give the model without quantisation", subject=self.name
         )
 
     def setting(self, name: str, *, default: Any = "") -> Any:
-        """A setting of the same type as its default, which stands for a missing one; a word in small letters.
+        """A setting with the type of its default, which replaces a missing one; text in lower case.
 
-        Raises CorruptCheckpointError for a value of another type, and for a number that no setting has.
+        Raises CorruptCheckpointError for a value of another type, and for a number out of range.
         """
         value = self.settings.get(name)
         if value is None:
@@ -165,51 +165,51 @@ class Packed:
         return value.lower() if isinstance(value, str) else value
 
     def group_size(self, default: int) -> int:
-        """The setting of this name: the inputs of a group, or -1 for all. Raises CorruptCheckpointError for others."""
+        """The setting `group_size`: inputs per group, or -1 for all. Raises CorruptCheckpointError if invalid."""
         size: int = self.setting("group_size", default=default)
         if size == 0:
             raise self.broken("the configuration states group_size = 0, expected at least 1, or -1")
         return size
 
     def matrix(self, role: str) -> tuple[int, int]:
-        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix."""
+        """The shape of a tensor. Raises CorruptCheckpointError if it is not a matrix."""
         info = self.infos[role]
         if len(info.shape) != 2 or 0 in info.shape:
             raise self.broken(f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix")
         return info.shape[0], info.shape[1]
 
     def require_shape(self, role: str, *expected: tuple[int, ...]) -> None:
-        """Raise CorruptCheckpointError if a tensor has none of these shapes. A role without a tensor passes."""
+        """Raise CorruptCheckpointError unless a tensor has one of these shapes. A role without a tensor passes."""
         info = self.infos.get(role)
         if info is not None and info.shape not in expected:
             shapes = " or ".join(str(list(shape)) for shape in expected)
             raise self.broken(f"{info.name} has shape {list(info.shape)}, expected {shapes}")
 
     def count_groups(self, columns: int) -> int:
-        """Groups of the stated size in so many columns."""
+        """Number of groups of the stated size in this number of columns."""
         if self.stated.size in (None, -1):
             return 1
         return math.ceil(columns / self.stated.size)
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """Role → the rows of its tensor that these rows of the weight need."""
+        """Role → the rows of its tensor that are needed for these rows of the weight."""
         return dict.fromkeys(self.infos, rows if self.by_rows else slice(None))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
-        """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows that it `needs`.
+        """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows from `needs`.
 
-        Raises CorruptCheckpointError for scales that are no finite numbers, and for groups that do not exist.
+        Raises CorruptCheckpointError for scales that are not finite, and for groups that do not exist.
         """
         raise NotImplementedError
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - for others
-        """Whether tensors of these names and dtypes are in this form; the next form is tried if not."""
+        """Whether tensors with these names and dtypes have this form; if not, the next form is tried."""
         return True
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
-        """The weights that codes stand for, as their bits tell."""
+        """Number of weights that the codes stand for, from their bits."""
         bits = cls.bits or settings.get(cls.bits_field)
         if type(bits) is not int or bits < 1:
             bits = 4
@@ -224,15 +224,15 @@ class Packed:
             codes: [rows, inputs].
             scales: [rows, groups].
             zeros: [rows, groups], or one number.
-            groups: the group of each input, [inputs]. By default `size` inputs after one another make a group, and
-                without a size all groups have as many.
+            groups: the group of each input, [inputs]. By default, each `size` consecutive inputs are a group; without a
+                size, all groups are equally large.
             size: inputs of a group.
 
         Returns:
             float32 [rows, inputs].
 
         Raises:
-            CorruptCheckpointError: A scale is no finite number, or an input is in a group that does not exist.
+            CorruptCheckpointError: A scale is not finite, or an input is in a group that does not exist.
         """
         scales = scales.float()
         if not bool(scales.isfinite().all()):
@@ -250,19 +250,19 @@ class Packed:
             groups = torch.arange(columns) // (size or math.ceil(columns / count))
         groups = groups.long()
         if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
-            raise self.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
+            raise self.broken(f"its inputs name groups that do not exist, expected 0 to {count - 1}")
         if isinstance(zeros, Tensor):
             zeros = zeros[:, groups]
         return (codes.float() - zeros) * scales[:, groups]
 
 
 def unpack(words: Tensor, bits: int, *, padded: bool = False) -> Tensor:
-    """The unsigned numbers in words of 32 bits, lowest bits first.
+    """The unsigned numbers in 32-bit words, lowest bits first.
 
     Args:
         words: [..., words].
-        bits: bits of a number.
-        padded: whether each word has 32 // bits numbers, and unused bits; else they cross the borders of words.
+        bits: bits per number.
+        padded: whether each word has 32 // bits numbers and unused bits; otherwise numbers cross word borders.
 
     Returns:
         [..., numbers].
@@ -288,16 +288,16 @@ def unpack(words: Tensor, bits: int, *, padded: bool = False) -> Tensor:
 
 
 def nibbles(packed: Tensor, *, high_first: bool = False) -> Tensor:
-    """The two numbers of 4 bits in each byte, uint8 [..., bytes] → [..., 2 · bytes]."""
+    """The two 4-bit numbers in each byte, uint8 [..., bytes] → [..., 2 · bytes]."""
     high = packed >> 4
     low = packed & 15
     return torch.stack((high, low) if high_first else (low, high), -1).flatten(-2)
 
 
 def find_packed_rows(start: int, stop: int, packed: int) -> slice:
-    """The packed rows that hold rows start to stop, if each packed row holds a row of several blocks.
+    """The packed rows that contain rows start to stop, if each packed row contains one row from each of several blocks.
 
-    Row r is in packed row r % packed. All packed rows, if these rows are in two blocks.
+    Row r is in packed row r % packed. Returns all packed rows if the rows extend over two blocks.
     """
     block = start // packed
     if start == stop or (stop - 1) // packed != block:
@@ -308,16 +308,16 @@ def find_packed_rows(start: int, stop: int, packed: int) -> slice:
 def unpack_rows(
     codes: Tensor, bits: int, start: int, stop: int, packed: int, *, blocks: int, high_first: bool = False
 ) -> Tensor:
-    """Rows start to stop of numbers that are packed along the rows, as `find_packed_rows` has it.
+    """Rows start to stop of numbers that are packed along the rows; see `find_packed_rows`.
 
     Args:
-        codes: the packed rows that `find_packed_rows` names, integers.
-        bits: bits of a number.
+        codes: the packed rows from `find_packed_rows`, integers.
+        bits: bits per number.
         start: the first row.
         stop: the row after the last one.
-        packed: rows of all packed numbers.
-        blocks: the rows that a packed row holds, one of each block.
-        high_first: whether the first block has the highest bits; else it has the lowest.
+        packed: number of all packed rows.
+        blocks: number of blocks, each with one row in a packed row.
+        high_first: whether the first block has the highest bits; otherwise it has the lowest.
     """
     if find_packed_rows(start, stop, packed) == slice(None):
         in_order = [_shift(codes, bits, block, blocks, high_first=high_first) for block in range(blocks)]
@@ -332,12 +332,12 @@ def _shift(codes: Tensor, bits: int, block: int, blocks: int, *, high_first: boo
 
 
 def fp4(codes: Tensor) -> Tensor:
-    """The numbers of E2M1 (a sign, two bits of exponent, one of fraction) by their codes."""
+    """The E2M1 numbers (one sign bit, two exponent bits, one fraction bit) of codes."""
     return torch.tensor(FP4)[codes.long()]
 
 
 def exponents(scales: Tensor) -> Tensor:
-    """Scales as numbers: those of E8M0, in any of its dtypes, are powers of two. Code 255 is no number."""
+    """Scales as numbers: E8M0, in any of its dtypes, encodes powers of two; code 255 is NaN."""
     if scales.dtype in (torch.uint8, torch.float8_e8m0fnu):
         codes = scales.view(torch.uint8).float()
         return torch.exp2(codes - 127).masked_fill(codes == 255, math.nan)

@@ -1,4 +1,4 @@
-"""What config.json states about one weight: the settings of its method, with those of its layer or group.
+"""The settings of one weight in config.json: those of its method, changed by those of its layer or group.
 
 Sources: https://github.com/ModelCloud/GPTQModel/blob/main/gptqmodel/quantization/config.py (`dynamic`),
 https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/utils.py (`load_model`),
@@ -48,17 +48,17 @@ DYNAMIC = Fields(
 
 
 def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
-    """The settings of one weight: more than one if several groups may be its own.
+    """The settings of one weight; several if it may belong to several groups.
 
     Args:
-        method: the quantisation of the model.
-        fields: those that its configuration may have.
-        stated: its settings, as config.json states them.
+        method: the quantisation method of the model.
+        fields: the fields that its configuration may have.
+        stated: its settings in config.json.
         module: the name of the weight without its ending.
 
     Raises:
         UnsupportedModelError: A field is unknown or not decoded.
-        CorruptCheckpointError: The weight is stated as one that is not quantised.
+        CorruptCheckpointError: The configuration says that the weight is not quantised.
     """
     of_model = stated
     if method == "mlx":  # modules have entries of their own
@@ -82,7 +82,7 @@ def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], mod
 
 
 def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """The settings of a weight that may never be read, from which its numbers are counted: not checked, and fast."""
+    """The settings for counting the numbers of a weight that may never be read: fast and unchecked."""
     if method == "mlx":
         entry = stated.get(module)
         return entry if isinstance(entry, Mapping) else stated
@@ -104,7 +104,7 @@ def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Ma
 
 
 def is_listed(module: str, skipped: Any) -> bool:
-    """Whether a list of modules has one by its name, its beginning or its end; patterns are no names."""
+    """Whether a list names a module by its name, its beginning or its end. Ignores patterns."""
     if not isinstance(skipped, Sequence) or isinstance(skipped, str):
         return False
     names = [name for name in skipped if isinstance(name, str) and LITERAL.fullmatch(name)]
@@ -112,9 +112,9 @@ def is_listed(module: str, skipped: Any) -> bool:
 
 
 def is_skipped(module: str, skipped: Any) -> bool:
-    """Whether transformers leaves a module as it is: a pattern matches its beginning, up to a point, or is its end.
+    """Whether transformers skips a module: a pattern matches its beginning, up to a point, or is its end.
 
-    Raises UnsupportedModelError for what is no pattern.
+    Raises UnsupportedModelError for an invalid pattern.
     """
     if not isinstance(skipped, Sequence) or isinstance(skipped, str):
         return False
@@ -128,15 +128,14 @@ def is_skipped(module: str, skipped: Any) -> bool:
                 return True
         except PatternError as error:
             raise UnsupportedModelError(
-                f"the pattern {pattern!r:.60} of modules that are not quantised {error}; give the model without "
-                "quantisation"
+                f"the pattern {pattern!r:.60} of unquantised modules {error}; give the model without quantisation"
             ) from None
     return False
 
 
 def _refuse_skipped(module: str, field: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{module} is packed, and the configuration states that it is not ({field}); copy or download it again"
+        f"{module} is packed, but the configuration says that it is not ({field}); copy or download it again"
     )
 
 
@@ -221,8 +220,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
     form = sparse.get("format", "dense") if isinstance(sparse, Mapping) else sparse
     if form not in (None, "dense"):
         raise UnsupportedModelError(
-            f"weights are stored in the sparse format {form!r:.40}, which is not supported; give the model "
-            "without quantisation"
+            f"the sparse format {form!r:.40} is not supported; give the model without quantisation"
         )
     ignored = stated.get("ignore") or []
     if not isinstance(ignored, Sequence) or isinstance(ignored, str):
@@ -239,7 +237,7 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
             file_format = group.get("format") or stated.get("format")
             settings.append({**stated, **group["weights"], "format": file_format})
     if not settings:
-        raise CorruptCheckpointError("no group of config_groups states its weights; copy or download it again")
+        raise CorruptCheckpointError("no group in config_groups describes weights; copy or download it again")
     return settings
 
 

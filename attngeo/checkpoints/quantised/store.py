@@ -1,4 +1,4 @@
-"""A TensorStore over another one, which decodes the weights that it holds in packed form."""
+"""A TensorStore over another one, which decodes packed weights."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedM
 
 
 class Quantisation(NamedTuple):
-    """A quantisation.
+    """A quantisation method.
 
-    fields: of its configuration. forms: that its weights may have; the first one that fits is taken.
+    fields: the fields of its configuration. forms: the possible forms of its weights; the first that fits is used.
     """
 
     fields: Fields
@@ -97,13 +97,13 @@ MOST_SHAPE_BYTES = 1 << 16
 
 
 class DecodingStore(OuterStore):
-    """The tensors of another store, and in place of packed weights the numbers that they stand for, in float32.
+    """The tensors of another store, with packed weights decoded to float32.
 
-    Only what is asked for is read, and where a form allows, only its rows. Scales may be in other files than codes. A
-    weight that is stored as plain numbers is read as it is.
+    Reads only the requested tensors, and only the requested rows if the form allows it. Scales and codes may be in
+    different files. A weight of plain numbers is read as stored.
 
     Args:
-        inner: the store that is decoded.
+        inner: the store to decode.
     """
 
     def __init__(self, inner: FileStore) -> None:
@@ -146,7 +146,7 @@ class DecodingStore(OuterStore):
 
     @cached_property
     def names(self) -> Collection[str]:
-        """The names of all tensors. A packed weight has the name that it would have without quantisation."""
+        """The names of all tensors. A packed weight has its name from the unquantised model."""
         return dict.fromkeys(self._owners.get(stored, stored) for stored in self._inner.names).keys()
 
     def _find(self, name: str) -> Packed | None:
@@ -183,7 +183,7 @@ class DecodingStore(OuterStore):
         if WEIGHT in pieces and may_be_plain and (not missing or self._inner.info(pieces[WEIGHT]).dtype in FLOATS):
             return None
         stored = pieces.get(WEIGHT) or next(iter(pieces.values()))
-        problem = f"and its tensor {missing} is missing" if missing else "and not in a form that is known"
+        problem = f"but its tensor {missing} is missing" if missing else "but in an unknown form"
         raise CorruptCheckpointError(
             f"{stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; "
             "copy or download it again"
@@ -195,8 +195,8 @@ class DecodingStore(OuterStore):
         other = OTHERS.get(self.method)
         if other is not None and (pieces.keys() - {WEIGHT} or self._inner.info(stored).dtype not in FLOATS):
             raise UnsupportedModelError(
-                f"{stored} is packed by {other.title} ({self.method}), which is not decoded: {other.reason}; give the "
-                "model that was quantised, or save it again without quantisation"
+                f"{stored} is packed by {other.title} ({self.method}), which is not supported: {other.reason}; give "
+                "the original model, or save this one without quantisation"
             )
         if pieces.keys() - {WEIGHT}:
             raise UnsupportedModelError(
@@ -211,7 +211,7 @@ class DecodingStore(OuterStore):
             stored = [pieces[end] for end in ends if end in pieces]
             if len(stored) > 1:
                 raise CorruptCheckpointError(
-                    f"{stored[0]} and {stored[1]} are the {role} of one weight, expected one of them; "
+                    f"{stored[0]} and {stored[1]} are both the {role} of one weight, expected only one; "
                     "copy or download it again"
                 )
             if stored:
@@ -237,14 +237,14 @@ class DecodingStore(OuterStore):
         return self._small[stored] if stored in self._small else self._inner.read(stored)
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and bytes in memory of one tensor, after decoding."""
+        """Shape and size in memory of one tensor, after decoding."""
         packed = self._find(name)
         if packed is None:
             return self._inner.info(self._plain(name))
         return TensorInfo(name, "F32", packed.shape, 4 * math.prod(packed.shape), packed=packed.format)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """A note if config.json states a quantisation of these weights, and they are stored as plain numbers.
+        """A note if config.json states a quantisation of these weights, but they are stored as plain numbers.
 
         Some methods round plain weights whenever a layer runs, or once when a model is loaded.
         """
@@ -252,8 +252,8 @@ class DecodingStore(OuterStore):
         notes = super().list_notes(names)
         if self.method not in MIXED and any(self._may_be_rounded(name) for name in names):
             notes.append(
-                f"config.json states the quantisation {self.method!r}, and the weights are plain numbers: scored as "
-                "they are stored, before rounding by the running model"
+                f"config.json states the quantisation {self.method!r}, but the weights are plain numbers: scored as "
+                "stored, before the running model rounds them"
             )
         return notes
 
@@ -288,11 +288,11 @@ class DecodingStore(OuterStore):
         return needs
 
     def count_nbytes(self, reads: Mapping[str, slice]) -> int:
-        """Bytes that `read_all` reads of the files."""
+        """Stored bytes that `read_all` would read."""
         return self._inner.count_nbytes(self._list_needs(reads))
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Open the files that hold these tensors, and read what tells the shapes of packed ones, all at once."""
+        """Open the files with these tensors, and read at once the small tensors that give the shapes of packed ones."""
         stored: list[str] = []
         for name in names:
             stored += self._pieces.get(name, {name: name}).values()
@@ -306,7 +306,7 @@ class DecodingStore(OuterStore):
         self._small.update(self._inner.read_all(dict.fromkeys(small, slice(None))))
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors, decoded. Raises CorruptCheckpointError for scales that are no numbers."""
+        """Rows of each of these tensors, decoded. Raises CorruptCheckpointError for scales that are not finite."""
         stored = self._inner.read_all(self._list_needs(reads))
         tensors = {}
         for name, rows in reads.items():
@@ -324,7 +324,7 @@ class DecodingStore(OuterStore):
 
     @property
     def parameters(self) -> int | None:
-        """Number of weights, in files that are not open estimated; codes count, scales do not."""
+        """Number of weights, estimated for files that are not open. Counts codes, not scales."""
         return self._files.count(self._count_weights)
 
     def _count_weights(self, info: TensorInfo) -> int:

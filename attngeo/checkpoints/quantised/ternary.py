@@ -29,7 +29,7 @@ IN_BYTE = 4
 class Ternary(Packed):
     """Bytes of four outputs, [outputs / 4, inputs]: output r is in byte r % (outputs / 4), the first block lowest.
 
-    AutoBitLinear may also hold the numbers themselves, which its scale multiplies.
+    AutoBitLinear may also store the numbers themselves, which its scale multiplies.
     """
 
     parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",)}
@@ -46,7 +46,9 @@ class Ternary(Packed):
             raise self.unsupported(f"BitNet with quantization_mode = {mode!r:.40}")
         self.multiplies = kind == "autobitlinear"
         if self.multiplies and mode == "online":
-            raise self.broken("the configuration states that weights are rounded when they run, and a scale is stored")
+            raise self.broken(
+                "the configuration states that the running model rounds plain weights, but the file has a scale"
+            )
         self.are_numbers = self.infos["codes"].dtype != "U8"
         if self.are_numbers and not self.multiplies:
             raise self.broken(f"{self.infos['codes'].name} is {self.infos['codes'].dtype}, expected U8")
@@ -59,14 +61,14 @@ class Ternary(Packed):
         self.require_shape("scale", (1,), (), (1, 1))
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The bytes that hold these rows, and the scale."""
+        """The bytes with these rows, and the scale."""
         if self.are_numbers:
             return {"codes": rows, "scale": slice(None)}
         start, stop, _ = rows.indices(self.shape[0])
         return {"codes": find_packed_rows(start, stop, self.infos["codes"].shape[0]), "scale": slice(None)}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
-        """Rows of the weight; see `Packed`. Raises CorruptCheckpointError for a code that stands for no number."""
+        """Rows of the weight; see `Packed`. Raises CorruptCheckpointError for an invalid code."""
         scale = tensors["scale"].float().reshape(1, 1)
         if not self.multiplies:
             scale = 1 / scale
@@ -81,14 +83,14 @@ class Ternary(Packed):
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
-        """The weights that codes stand for, as their dtype tells."""
+        """Number of weights that the codes stand for, from their dtype."""
         if info.dtype == "U8":
             return super().count(info, settings)
         return info.nbytes // {"F64": 8, "F32": 4}.get(info.dtype, 2)
 
 
 class RoundedTernary(Packed):
-    """Plain numbers, which AutoBitLinear rounds in its mode `online` when it runs, by their mean magnitude."""
+    """Plain numbers, which AutoBitLinear in `online` mode rounds when it runs, by their mean magnitude."""
 
     parts: ClassVar = {"codes": (".weight",)}
     dtypes = FLOATS
@@ -115,7 +117,7 @@ class RoundedTernary(Packed):
         self.format = "bitnet"
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
-        """Rows of the weight; see `Packed`. All rows are needed for the mean."""
+        """Rows of the weight; see `Packed`. The mean needs all rows."""
         stored = tensors["codes"]
         weight = stored.float()
         if not bool(weight.isfinite().all()):

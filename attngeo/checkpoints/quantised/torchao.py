@@ -49,7 +49,7 @@ PLAIN = ":_data"
 
 
 def find_config(settings: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The name of the configuration and its fields: ("", {}) if none is stated."""
+    """The name of the configuration and its fields; ("", {}) if none is stated."""
     stated = settings.get("quant_type")
     if isinstance(stated, Mapping):
         stated = stated.get("default", stated)
@@ -60,20 +60,20 @@ def find_config(settings: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
 
 
 def require_kind(packed: Packed, kind: str) -> None:
-    """Raise an error if the configuration states weights of another kind, or one that is not known."""
+    """Raise an error if the configuration states another kind of weights, or an unknown one."""
     name, _ = find_config(packed.settings)
     if not name:
         return
     if not isinstance(name, str) or name not in CONFIGS:
         raise packed.unsupported(f"torchao with quant_type = {name!r:.60}")
     if CONFIGS[name] not in (kind, None):
-        raise packed.broken(f"the configuration states {name}, and the file holds {kind}")
+        raise packed.broken(f"the configuration states {name}, but the file has {kind}")
     if "inputs" in packed.infos:
-        raise packed.unsupported(f"torchao whose inputs are scaled before ({packed.infos['inputs'].name})")
+        raise packed.unsupported(f"torchao with scaled inputs ({packed.infos['inputs'].name})")
 
 
 class Int4(Packed):
-    """Int4Tensor: bytes of two inputs, the first one low, as signed codes, and scales and offsets [groups, outputs].
+    """Int4Tensor: signed codes of two inputs per byte, the first one low; scales and offsets [groups, outputs].
 
     A weight is code · scale + offset.
     """
@@ -86,7 +86,7 @@ class Int4(Packed):
 
     @classmethod
     def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - tensors tell
-        """Whether its zero points are offsets."""
+        """Whether the zero points are offsets."""
         zeros = infos.get("zeros")
         return zeros is not None and zeros.dtype in FLOAT_SCALES
 
@@ -112,7 +112,7 @@ class Int4(Packed):
             raise self.broken(f"{groups} groups do not divide {inputs} inputs")
 
     def needs(self, rows: slice) -> dict[str, slice]:
-        """The rows of the codes, and all scales and offsets, which have them as columns."""
+        """The rows of the codes, and all scales and offsets, whose columns are these rows."""
         return {"codes": rows, "scale": slice(None), "zeros": slice(None)}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
@@ -128,14 +128,14 @@ class Int4(Packed):
 
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
-        """The weights that codes stand for: those of Int8Tensor have the same name and dtype, and 8 bits."""
+        """Number of weights that the codes stand for; Int8Tensor has the same name and dtype, but 8 bits."""
         name, _ = find_config(settings)
         is_int4 = isinstance(name, str) and CONFIGS.get(name) == "int4"
         return info.nbytes * 2 if is_int4 else info.nbytes
 
 
 class ScaledBlocks(Scaled):
-    """Float8Tensor, Int8Tensor and IntxUnpackedToInt8Tensor: codes of 8 bits, and a scale for each block of them."""
+    """Float8Tensor, Int8Tensor and IntxUnpackedToInt8Tensor: 8-bit codes with one scale per block."""
 
     parts = STORED_PARTS
     optional = frozenset({"zeros", "inputs", "input_scale", "input_zeros"})
@@ -172,7 +172,7 @@ class ScaledBlocks(Scaled):
         _, fields = find_config(self.settings)
         size = fields.get("group_size")
         if size is not None and scale.shape != (rows, columns // size if type(size) is int and size > 0 else 0):
-            raise self.broken(f"the configuration states group_size = {size!r:.40}, and scales are {list(scale.shape)}")
+            raise self.broken(f"the configuration states group_size = {size!r:.40}, but scales are {list(scale.shape)}")
         return scale.shape[0], scale.shape[1]
 
 
@@ -185,4 +185,4 @@ class Others(Undecoded):
         "per_tensor_scale": ("._weight_per_tensor_scale",),
     }
     optional = frozenset(parts) - {"codes"}
-    problem = "torchao in the packing of a kernel or of MX numbers"
+    problem = "torchao in a kernel-specific packing or with MX numbers"
