@@ -80,6 +80,7 @@ RENAMED: dict[str, str | tuple[str, ...]] = {
     "convention": "settings",
     "published": ("settings=code", "code"),
     "tokeniser": "tokenizer",
+    "layers": "n_layers",
 }
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.

@@ -1,4 +1,4 @@
-"""`attngeo cache`: the scores that are kept on this machine."""
+"""`attngeo cache`: the results that are kept on this machine."""
 
 from __future__ import annotations
 

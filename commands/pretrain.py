@@ -1,4 +1,4 @@
-"""`attngeo pretrain`: train encoders and decoders, and watch the geometry of their attention emerge."""
+"""`attngeo pretrain`: train encoders and decoders, and score their attention as it learns."""
 
 from __future__ import annotations
 

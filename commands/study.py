@@ -39,7 +39,7 @@ def run_all(
 ) -> list[RunOutcome[Any]]:
     """The outcome of every run of `run_study`, with a progress bar.
 
-    Says on stderr what comes from the result store, and at Ctrl-C how many runs are kept.
+    Says on stderr what comes from kept results, and at Ctrl-C how many runs are kept.
 
     Args:
         name: name of the progress bar.
@@ -72,9 +72,7 @@ def run_all(
         raise
     kept = sum(bool(outcome.notes) for outcome in seen)
     if kept and not alone:
-        verbosity.note(
-            f"{kept} of {len(settings)} {unit} with results from the result store; --fresh computes them again"
-        )
+        verbosity.note(f"{kept} of {len(settings)} {unit} have kept results; --fresh computes them again")
     return outcomes
 
 

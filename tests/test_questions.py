@@ -164,7 +164,7 @@ def test_a_question_about_models_is_asked_by_a_call_a_command_and_a_recipe_alike
 
     done = inside("size", *MODELS, MISSING, "--power", 4, "--format", "csv")
     kept, failed = done.stderr.splitlines()
-    assert_states(kept, "2 of 3", "result store")
+    assert_states(kept, "2 of 3", "kept results")
     assert_states(failed, MISSING)
     assert done.returncode == 4
     pd.testing.assert_frame_equal(pd.read_csv(StringIO(done.stdout))["size"].to_frame(), rows[["size"]])

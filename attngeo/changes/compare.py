@@ -103,7 +103,7 @@ def list_pairs(models: Sequence[Model], options: CompareOptions) -> list[tuple[M
         return [(models[0], models[0])]
     if len(models) < 2:
         raise UsageError(
-            "compare has fewer than two models; give two or more, a pattern of revisions such as org/name@step*, or "
+            "compare needs at least two models; give two or more, a pattern of revisions such as org/name@step*, or "
             "one model and an adapter"
         )
     repeated = find_repeated(models)

@@ -142,7 +142,7 @@ def read_tokenizer(store: TensorStore) -> ModelTokenizer:
             return _read_with_transformers(vocabularies, store)
         if store.offline:
             raise NetworkError(
-                "no tokeniser in the cache, and offline mode is on; run once without it and with $download", "download"
+                "no tokeniser in the cache, and offline mode is on; run once online with $download", "download"
             )
         raise UnsupportedModelError(
             f"no tokeniser beside the weights, looked for {', '.join((COMPLETE, *VOCABULARIES))}; {ADVICE}"

@@ -80,7 +80,7 @@ def answer_cases(
         else:
             rows[case] = kept.rows
     if rows:
-        session.progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from the result store"))
+        session.progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from kept results"))
     if missing:
         started = time.perf_counter()
         answers = compute(missing)

@@ -261,7 +261,7 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) ->
     if largest >= size:
         raise CorruptCheckpointError(
             f"its tokeniser gives token number {largest}, but its vocabulary has only {size} tokens; the tokeniser and "
-            "the weights do not belong together"
+            "the weights do not match"
         )
 
 

@@ -80,7 +80,7 @@ def open_running(
     """
     with about(store.ref):
         if store.folder is not None:
-            # What can be refused is refused before a file of weights is downloaded.
+            # What can be refused is refused before a weight file is downloaded.
             arguments = _find_arguments(ModelRef.parse(model), store)
             _refuse_foreign(store, arguments)
             with _reach_hub(store):
@@ -283,7 +283,7 @@ def _load(model_class: Any, config: Any, arguments: LoadArguments) -> tuple[nn.M
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise CorruptCheckpointError(
             f"{name} has shape {list(stored)}, expected {list(wanted)} for {model_class.__name__}; config.json and the "
-            "weights do not belong together"
+            "weights do not match"
         )
     # Not model.float(), which transformers refuses for a model that was quantised in its GGUF file.
     return nn.Module.float(model).eval(), frozenset(info["missing_keys"])

@@ -561,7 +561,7 @@ def test_stacks_that_are_named_for_both_models(tmp_path: Path) -> None:
 
 def test_bad_models(tmp_path: Path) -> None:
     first = str(write_single(tmp_path / "first"))
-    with refuses(UsageError, "fewer than two"):
+    with refuses(UsageError, "at least two models"):
         attngeo.compare(first)
     with refuses(UsageError, first, "twice"):
         attngeo.compare([first, first])

@@ -74,7 +74,7 @@ def test_one_model_that_fails_costs_its_rows_and_exit_code_4(
         verdicts = {check["model"]: check["check"] for check in json.loads(checks.read_text())}
         assert {verdicts[model] for model in models} == {"passed"}
     kept = command not in ("analogy", "gradients")
-    assert ("result store" in done.stderr) == kept
+    assert ("kept results" in done.stderr) == kept
     assert any(cache.rglob("*.parquet")) == kept
 
 

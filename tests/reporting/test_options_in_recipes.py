@@ -42,7 +42,7 @@ OF_ROWS = {
 OF_MODELS = {
     "models": "key of the results",
     "models_file": "key of the results",
-    "fresh": "attngeo cache clear removes what a report would take from the result store",
+    "fresh": "attngeo cache clear removes the kept results that a report would use",
 } | OF_ROWS
 # Command → option → why a recipe does not have it under `options`.
 EXCEPTIONS: dict[str, dict[str, str]] = {
@@ -66,11 +66,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "compare": OF_MODELS | {"allow_repeats": "a recipe names each revision, so that none is there by a pattern"},
     "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
-    "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
-    "auto-mpg": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
+    "simulate": {"fresh": "attngeo cache clear removes the kept results that a report would use"},
+    "auto-mpg": {"fresh": "attngeo cache clear removes the kept results that a report would use"},
     "run": {
         "experiment": "key of the results",
-        "fresh": "attngeo cache clear removes what a report would take from the result store",
+        "fresh": "attngeo cache clear removes the kept results that a report would use",
         "save": "writes models; a report has a folder of its own",
     },
     "compose": {name: reason for name, reason in OF_MODELS.items() if name != "plot"},

@@ -34,7 +34,7 @@ from attngeo.session import Session
 from attngeo.studies.results import ResultForm, ResultRecord, locate_record
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
-# The folder of the result store.
+# The folder of kept results.
 KIND = "tabular"
 # The form of the rows that are kept.
 FORM = ResultForm(columns=["accuracy", "mse", "train_accuracy", "train_mse"])

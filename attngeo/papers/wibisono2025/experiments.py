@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from attngeo.estimators import ExponentialFamilyAttention
 
 SOURCE = "Wibisono and Wang 2025 (arXiv 2501.16790), section 6"
-# The folder of the result store.
+# The folder of kept results.
 KIND = "efa"
 # The form of the rows that are kept.
 FORM = ResultForm(texts=["metric"], columns=["metric", "value"])

@@ -105,7 +105,7 @@ def test_no_answer_is_computed_twice(guess: Guess) -> None:
     session = Session(progress=lambda step: notes.append(step.what) if step.phase == "kept" else None)
     again = make_run((2, 3, 1)).perform(session)
     assert guess.asked == [[1, 2], [3]]
-    assert_states(notes[0], "2 of 3", "result store")
+    assert_states(notes[0], "2 of 3", "kept results")
     assert [row["seed"] for row in again] == [2, 3, 1]
     assert [again[2], again[0]] == first
     assert make_run((1,)).perform(Session(results=ResultOptions(fresh=True))) == first[:1]

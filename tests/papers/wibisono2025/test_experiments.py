@@ -101,7 +101,7 @@ def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
     fits = [each for each in outcomes if each.result and each.result[0]["model"] == "fm"]
     efa = [replace(each, result=[row | {"model": "efa"} for row in each.result or ()]) for each in fits]
     for made, layers, is_known in ((efa, 1, False), (efa, 2, True), (fits, 1, True)):  # the paper has two
-        frame = build_frame(made, RunOptions(layers=layers))
+        frame = build_frame(made, RunOptions(n_layers=layers))
         assert frame.loc[frame["metric"] == "mse", "published"].notna().all() == is_known
     assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
     rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
@@ -119,7 +119,7 @@ def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code()
     first = run("synthetic", epochs=1, model="fm", settings="code", direction="uni")
     again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", settings="code", direction="uni"))
     outcomes = perform_runs(again)
-    assert all("from the result store" in each.notes[0] for each in outcomes)
+    assert all("from kept results" in each.notes[0] for each in outcomes)
     assert build_frame(outcomes, RunOptions(epochs=1, settings="code")).equals(first)
     by_text = run("synthetic", epochs=1, model="fm", direction="uni")
     fm = (first["model"] == "fm") & (first["metric"] == "mse")
@@ -203,7 +203,7 @@ def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
     runs = plan_runs("temperature", RunOptions(model="efa", data=str(tmp_path)))
     names = [each.setting for each in runs if each.model == "efa"]
     assert names == ["1 layer", "2 layers", "4 layers", "4 layers, 1 day", "4 layers, 2 days"]
-    runs = plan_runs("temperature", RunOptions(model="efa", layers=1, lags=1, epochs=1, baselines=False))
+    runs = plan_runs("temperature", RunOptions(model="efa", n_layers=1, lags=1, epochs=1, baselines=False))
     assert [(each.setting, len(each.options.lags)) for each in runs if each.options] == [("1 layer, 1 day", 1)]
 
 
@@ -214,12 +214,12 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         RunOptions(n_neighbors=0)
     with refuses(UsageError, "n_neighbors has no effect on synthetic"):
         plan_runs("synthetic", RunOptions(n_neighbors=3))
-    for model, options in {"fm": ["layers", "lags"], "efa": ["n_neighbors"]}.items():
+    for model, options in {"fm": ["n_layers", "lags"], "efa": ["n_neighbors"]}.items():
         for name in options:
             with refuses(UsageError, f"{name} has no effect on {model}"):
                 plan_runs("temperature", RunOptions(model=model, **{name: 1}))
-    with refuses(UsageError, "layers has no effect on fm"):
-        plan_runs("synthetic", RunOptions(model="fm", layers=3))
+    with refuses(UsageError, "n_layers has no effect on fm"):
+        plan_runs("synthetic", RunOptions(model="fm", n_layers=3))
     with refuses(UsageError, "direction is 'uni', expected bi for temperature"):
         plan_runs("temperature", RunOptions(direction="uni"))
     runs = plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi"))
