@@ -30,7 +30,7 @@ from attngeo.checkpoints.quantised.quanto import recognise_method
 from attngeo.checkpoints.quantised.store import DecodingStore
 from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.repositories import find_repository
-from attngeo.checkpoints.store import TensorStore, stated_quantisation
+from attngeo.checkpoints.store import TensorStore, stated_quantization
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Opener:
                 store = open_local(Path(ref.name), str(ref), fields)
             if store is None:
                 return None
-            if not stated_quantisation(store.config):
+            if not stated_quantization(store.config):
                 method = recognise_method(store.names)
                 if not method:
                     return store

@@ -294,7 +294,7 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     """
     info = store.info(name)
     if info.dtype not in FLOATS:
-        method = stated_quantisation(store.config) or "config.json states no quantization_config"
+        method = stated_quantization(store.config) or "config.json states no quantization_config"
         with about(store.ref):
             raise UnsupportedModelError(
                 f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a packed weight "
@@ -310,7 +310,7 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     return info.shape
 
 
-def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def quantization_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The quantisation table in config.json: its own, MLX's, or its text section's; {} if there is none.
 
     transformers applies the table of the text section to the whole model.
@@ -326,8 +326,8 @@ def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def stated_quantisation(config: Mapping[str, Any]) -> str:
+def stated_quantization(config: Mapping[str, Any]) -> str:
     """The quantisation method in config.json, such as "awq", cut if it is long; "" if there is none."""
-    stated = quantisation_settings(config)
+    stated = quantization_settings(config)
     usual = "mlx" if "quantization" in config else "quantised"
     return f"{stated.get('quant_method') or usual!s:.40}" if stated else ""

@@ -25,7 +25,7 @@ from attngeo.checkpoints.demos import require_demo
 from attngeo.checkpoints.files import ADAPTER, GGUF, stated_weights, usual_names
 from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.store import TensorStore, stated_quantisation
+from attngeo.checkpoints.store import TensorStore, stated_quantization
 from attngeo.embeddings.tokenizer import silence_transformers
 from attngeo.errors import (
     AttnGeoError,
@@ -204,9 +204,9 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
             f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub is not "
             "run; score it without running it, or install a version of transformers that has it"
         )
-    if stated_quantisation(store.config):
+    if stated_quantization(store.config):
         raise UnsupportedModelError(
-            f"its weights are quantised ({stated_quantisation(store.config)}), so the running model does not use the "
+            f"its weights are quantised ({stated_quantization(store.config)}), so the running model does not use the "
             "numbers in the file; give the model without quantisation, or score it without running it"
         )
 

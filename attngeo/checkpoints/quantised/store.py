@@ -48,7 +48,7 @@ from attngeo.checkpoints.quantised.settings import (
     resolve_settings,
 )
 from attngeo.checkpoints.quantised.ternary import RoundedTernary, Ternary
-from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
+from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantization_settings, stated_quantization
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
 
@@ -109,8 +109,8 @@ class DecodingStore(OuterStore):
     def __init__(self, inner: FileStore) -> None:
         super().__init__(inner)
         self._files = inner
-        self.method = stated_quantisation(inner.config)
-        self._settings = quantisation_settings(inner.config)
+        self.method = stated_quantization(inner.config)
+        self._settings = quantization_settings(inner.config)
         self._forms = METHODS[self.method].forms if self.method in METHODS else ()
         self._packed: dict[str, Packed | None] = {}
         self._small: dict[str, Tensor] = {}

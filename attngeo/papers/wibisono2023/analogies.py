@@ -246,13 +246,13 @@ class TrainedModel(NamedTuple):
 
     Attributes:
         name: "cbow" or "attention".
-        centre_embeddings: w, [|V|, p].
+        center_embeddings: w, [|V|, p].
         context_embeddings: c, [|V|, p], without the mask.
         tau: τ, [|V| + 1], the mask last. For CBOW, 1 for words, and 0 for the mask, which it lacks.
     """
 
     name: str
-    centre_embeddings: Array
+    center_embeddings: Array
     context_embeddings: Array
     tau: Array
 
@@ -279,7 +279,7 @@ def train_model(
     fit(model, examples, options.seed, progress=report).requires_grad_(False)
     return TrainedModel(
         name,
-        centre_embeddings=model.centre.weight.numpy(),
+        center_embeddings=model.center.weight.numpy(),
         context_embeddings=model.tokens.weight[: corpus.size].numpy(),
         tau=model.attention().numpy(),
     )
@@ -299,7 +299,7 @@ def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, 
     joint, joint_star, every = count_sets(corpus, (b, c), (d, a), model.tau)
     terms = paraphrase_errors(sums.gamma, joint, joint_star, (b, c), (d, a), every)
     is_defined = ~np.isnan(np.array(terms)).any(axis=0)  # for each context word, [|V|]
-    w = model.centre_embeddings
+    w = model.center_embeddings
     target = w[b] - w[a] + w[c]
     cosines = w @ target / (np.linalg.norm(w, axis=1) * np.linalg.norm(target))  # [|V|]
     cosine = float(cosines[d])

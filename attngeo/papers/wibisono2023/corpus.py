@@ -188,7 +188,7 @@ class ContinuousBag(nn.Module):
     def __init__(self, words: int, dimensions: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(words, dimensions, dtype=torch.float64)
-        self.centre = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
+        self.center = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
 
     def attention(self) -> Tensor:
         """τ of each token, [|V| + 1], as for constant attention: 1 for words, 0 for the mask, which CBOW lacks."""
@@ -198,7 +198,7 @@ class ContinuousBag(nn.Module):
         """Logits [n, |V|] of the center word, from how often each word is in its context, [n, |V|]."""
         shares = contexts / contexts.sum(1, keepdim=True)
         # In the cheapest order: |V| may be small against a batch.
-        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.centre.weight.T])
+        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.center.weight.T])
         return logits
 
 
@@ -219,7 +219,7 @@ class WordAttention(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(words + 1, dimensions, dtype=torch.float64)
         self.key_query = nn.Linear(dimensions, dimensions, bias=False, dtype=torch.float64)
-        self.centre = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
+        self.center = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
         for weight in self.parameters():
             nn.init.normal_(weight, std=START)
 
@@ -233,7 +233,7 @@ class WordAttention(nn.Module):
         """Logits [n, |V|] of the masked word, from how often each word is around it, [n, |V|]."""
         weights = F.pad(contexts, (0, 1), value=1.0) * self.attention()
         shares = weights / weights.sum(1, keepdim=True)
-        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.centre.weight.T])
+        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.center.weight.T])
         return logits
 
 

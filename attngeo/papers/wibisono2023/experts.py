@@ -327,7 +327,7 @@ def check_cbow_loss(
             after = sentence[position + 1 : position + window + 1]
             counts = torch.bincount(torch.cat([before, after]), minlength=words).to(torch.float64)
             expected = -torch.log_softmax(model(counts[None])[0], 0)
-            losses = cbow_losses(model.centre.weight, model.tokens.weight, sentence, position, window)
+            losses = cbow_losses(model.center.weight, model.tokens.weight, sentence, position, window)
             errors.append(difference(losses, expected))
     return Residuals(f"losses of {length} positions, every word, windows of 1 to {length - 1}", errors)
 

@@ -63,8 +63,8 @@ def correlate(products: Array, pairs: Array) -> tuple[float, float]:
 @torch.no_grad()
 def products_of(model: ContinuousBag | WordAttention) -> Array:
     """w_i·c_j of a model's words, [|V|, |V|]."""
-    words = len(model.centre.weight)
-    products: Array = (model.centre.weight @ model.tokens.weight[:words].T).numpy()
+    words = len(model.center.weight)
+    products: Array = (model.center.weight @ model.tokens.weight[:words].T).numpy()
     return products
 
 

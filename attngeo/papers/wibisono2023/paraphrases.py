@@ -239,19 +239,19 @@ def solve_factors(random: np.random.Generator, *, symmetric: bool = True) -> tup
     """
     fixed = None if symmetric else _complete(random.normal(scale=0.5, size=WORDS * SIZE))
 
-    def factorise(free: Array) -> tuple[Array, Array]:
+    def factorize(free: Array) -> tuple[Array, Array]:
         if fixed is not None:
             return fixed, free.reshape(WORDS, SIZE)
         factors = _complete(free)
         return factors * KERNEL, factors
 
     def ratio(free: Array) -> float:
-        left, factors = factorise(free)
+        left, factors = factorize(free)
         marginal = np.log(np.exp(left @ factors.T).sum(0))
         return float(marginal[FIRST].sum() - marginal[SECOND].sum())
 
     solved = least_squares(ratio, random.normal(scale=0.5, size=WORDS * SIZE), xtol=1e-15, ftol=1e-15, gtol=1e-15)
-    return factorise(solved.x)
+    return factorize(solved.x)
 
 
 def _complete(free: Array) -> Array:

@@ -84,7 +84,7 @@ def test_training_repeats_and_leaves_the_callers_random_numbers_alone(monkeypatc
             model = ContinuousBag(12, 6)
         torch.manual_seed(3)
         fit(model, examples, 7)
-        results.append((model.centre.weight.detach(), torch.rand(1)))
+        results.append((model.center.weight.detach(), torch.rand(1)))
     torch.manual_seed(3)
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1] == torch.rand(1)
@@ -93,7 +93,7 @@ def test_training_repeats_and_leaves_the_callers_random_numbers_alone(monkeypatc
 def test_a_loss_that_is_no_number_is_an_error() -> None:
     model = ContinuousBag(12, 3)
     with torch.no_grad():
-        model.centre.weight[0, 0] = math.inf
+        model.center.weight[0, 0] = math.inf
     with refuses(TrainingError, "loss", "nan", "1"):
         fit(model, examples_of(toy_corpus(20)))
 
@@ -153,6 +153,6 @@ def test_cbow_on_the_toy_corpus_correlates_as_published_at_one_dimension(monkeyp
 
 def test_products_are_of_words_and_not_of_the_mask() -> None:
     model = WordAttention(5, 3)
-    expected = model.centre.weight @ model.tokens.weight[:5].T
+    expected = model.center.weight @ model.tokens.weight[:5].T
     assert np.allclose(products_of(model), expected.detach().numpy())
     assert count_pairs(examples_of(toy_corpus(10))).shape == (12, 12)
