@@ -210,7 +210,7 @@ class WordAttention(nn.Module):
     All weights start from a normal distribution of deviation 0.02, as in BERT; larger starts saturate the softmax.
 
     Attributes:
-        centre: its weight is w_k, [|V|, p].
+        center: its weight is w_k, [|V|, p].
         tokens: its weight is c_j, [|V| + 1, p], the mask last.
         key_query: its weight is W^KQ, [p, p].
     """
