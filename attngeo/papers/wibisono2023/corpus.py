@@ -181,7 +181,7 @@ def count_pairs(examples: Examples) -> Array:
 class ContinuousBag(nn.Module):
     """CBOW with the full softmax: the logit of word k is w_k · (the mean of c_j over the context).
 
-    centre.weight: the center embeddings w_k, [|V|, p]. tokens.weight: the context embeddings c_j, [|V|, p].
+    center.weight: the center embeddings w_k, [|V|, p]. tokens.weight: the context embeddings c_j, [|V|, p].
     Both start as torch starts a Linear layer and an Embedding.
     """
 
