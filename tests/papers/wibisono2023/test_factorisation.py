@@ -50,11 +50,11 @@ def test_models_agree_with_loops_over_words() -> None:
         bag, attention = ContinuousBag(12, 7), WordAttention(12, 7)
         for weight in attention.parameters():
             weight.normal_()
-    mask, c, w = attention.tokens.weight[-1], attention.tokens.weight, attention.centre.weight
+    mask, c, w = attention.tokens.weight[-1], attention.tokens.weight, attention.center.weight
     for row, counts in enumerate(contexts):
         words = torch.repeat_interleave(torch.arange(12), counts.long()).tolist()
         mean = sum(bag.tokens.weight[word] for word in words) / len(words)
-        assert torch.allclose(bag(contexts)[row], bag.centre.weight @ mean, rtol=0, atol=ROUNDING)
+        assert torch.allclose(bag(contexts)[row], bag.center.weight @ mean, rtol=0, atol=ROUNDING)
         tokens = [*words, 12]
         tau = [math.exp(float(c[token] @ attention.key_query.weight.T @ mask) / math.sqrt(7)) for token in tokens]
         mixed = sum(share * c[token] for share, token in zip(tau, tokens, strict=True)) / sum(tau)
