@@ -153,7 +153,7 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         read_small_bytes(tmp_path)
     if (growing := Path("/proc/self/status")).exists():
-        with pytest.raises(ValueError, match="more bytes than its size"):
+        with pytest.raises(ValueError, match="more bytes than its stated size"):
             read_small_bytes(growing)
     path.write_bytes(b"ab\xff")
     with pytest.raises(ValueError, match="0xff at offset 2"):
