@@ -117,7 +117,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("lineage ./none demo:encoder", 3, ("./none",)),
     ("lineage demo:encoder demo:encoder", 2, ("demo:encoder", "itself")),
     ("lineage demo:encoder demo:decoder demo:decoder", 2, ("demo:decoder", "twice")),
-    ("lineage demo:encoder demo:decoder --fail-if z.max>3", 2, ("z.max", "it is now called similarity_z")),
+    ("lineage demo:encoder demo:decoder --fail-if z.max>3", 2, ("z.max", "it is called similarity_z now")),
     ("lineage demo:encoder demo:decoder --permutations 19", 2, ("--permutations", "it is called --n-permutations now")),
     ("lineage demo:encoder demo:decoder --n-permutations 5", 2, ("--n-permutations", "5", "19")),
     ("positions", 2, ("MODEL",)),
