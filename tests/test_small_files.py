@@ -182,7 +182,7 @@ def test_a_model_type_that_is_no_name_is_refused(value: object, section: str, tm
     folder = write_single(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     write_config(folder, config | ({section: config | {"model_type": value}} if section else {"model_type": value}))
-    with pytest.raises(AttnGeoError, match=r"config\.json.* model_type"):
+    with pytest.raises(AttnGeoError, match=r"config\.json.*model_type"):
         attngeo.score(folder)
 
 
