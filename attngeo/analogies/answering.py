@@ -116,4 +116,4 @@ def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) 
     known_as_written = sum(as_written.rows_of(question) is not None for question in questions)
     if known_as_written <= known:
         return []
-    return [f"knows {known:,} questions in lower case; with --case keep {known_as_written:,}"]
+    return [f"knows {known:,} questions in lower case, but {known_as_written:,} with --case keep"]

@@ -99,7 +99,7 @@ class AnalogyOptions(ProbeSettings):
 
     questions: Any = option(
         GOOGLE,
-        "Questions: google (19,544), a file in the same format, or a folder of BATS",
+        "Questions: google (19,544), a file in the same format, or a BATS folder",
         panel=INPUT,
         metavar="NAME|FILE|FOLDER",
     )
@@ -130,7 +130,7 @@ class AnalogyOptions(ProbeSettings):
         most=MOST_DRAWS,
     )
     seed: int = option(
-        0, "Seed of the bootstrap", in_command="; with --explain, of the training", panel=COMPUTATION, least=0
+        0, "Seed of the bootstrap", in_command="; with --explain, of the training run", panel=COMPUTATION, least=0
     )
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
     memory: Converted[Memory, int] = option(
@@ -203,4 +203,4 @@ class ExplainOptions(Options):
         panel=COMPUTATION,
         advanced=True,
     )
-    seed: int = option(0, "Seed of the training", panel=COMPUTATION, least=0, most=2**32 - 1)
+    seed: int = option(0, "Seed of the training run", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -168,7 +168,7 @@ def check_count(space: Space, words: int, count: int, option: str) -> None:
         )
     if not 1 <= count <= candidates - words:
         raise UsageError(
-            f"${option} is {count}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
+            f"${option} is {count}, expected 1 to {candidates - words:,}: {ref} has {candidates:,} possible "
             f"answers, minus the {words} words of a question",
             option,
         )

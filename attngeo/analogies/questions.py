@@ -107,7 +107,7 @@ def require_questions(source: object) -> None:
     except ModelNotFoundError as error:  # such as ~nobody/questions.txt
         raise DataUnavailableError(str(error)) from None
     if not path.is_dir() and not path.is_file():
-        advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a folder of BATS")
+        advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a BATS folder")
         raise DataUnavailableError(f"no such file or folder; {advice}", subject=source)
 
 
@@ -223,8 +223,8 @@ def _check_number(count: int) -> None:
 def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:
     if not bad:
         return []
-    lines = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
-    return [f"{name}: {lines} not {expected}, left out (line {list_first(bad)})"]
+    lines, place = ("1 line", "line") if len(bad) == 1 else (f"{len(bad):,} lines", "lines")
+    return [f"{name}: {lines} left out, expected {expected} ({place} {list_first(bad)})"]
 
 
 def _make_set(name: str, questions: list[Question], notes: list[str], expected: str) -> QuestionSet:

@@ -87,7 +87,7 @@ class ReadingOptions(HeadOptions):
 
     fold_norm: bool = option(
         False,
-        "Include the gain of the normalisation before attention; in Wv·Wo, also of one after it",
+        "Include the gain of the normalisation before attention and, for Wv·Wo, of any normalisation after it",
         panel=COMPUTATION,
     )
     rope_offset: int = option(

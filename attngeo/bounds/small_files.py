@@ -82,7 +82,7 @@ def read_small_bytes(path: Path, most_bytes: int = MOST_CONFIG_BYTES) -> bytes:
     with path.open("rb") as file:
         content = file.read(size + 1)
     if len(content) > size:  # the file grows, or it is one such as those in /proc, whose size is stated as 0
-        raise ValueError(f"it has more bytes than its size of {size:,}")
+        raise ValueError(f"it has more bytes than its stated size, {size:,}")
     return content
 
 

@@ -39,7 +39,7 @@ class ChangeKeywords(CompareOptions, RevisionOptions, HubAccess, ResultOptions, 
 def compare(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: CompareOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
-    """Changes from the first model to each other model, in the attention of every layer and head.
+    """Changes from the first model to each of the others, in the attention of every layer and head.
 
     With rotary embeddings, the form M = Wq·Wkᵀ depends on the relative offset of two tokens. Norms and inner products
     are means over all offsets, so that `change` covers all relative positions of the running model: see

@@ -107,7 +107,7 @@ class CompareOptions(SourceOptions):
     )
     adapter: Converted[References, Sequence[str]] = option(
         (),
-        "PEFT adapter to add to each other model; REF=0.5 adds half of it",
+        "PEFT adapter to add to each of the other models; REF=0.5 adds half of it",
         panel=INPUT,
         metavar="REF",
         parse=as_texts,
@@ -118,7 +118,7 @@ class CompareOptions(SourceOptions):
     )
     rope_offset: int | None = option(
         None,
-        "Compare at this offset of rotary embeddings (query position minus key position) instead of over all",
+        "Compare only at this rotary offset (query position minus key position)",
         panel=COMPUTATION,
         metavar="Δ",
         shown_default="all offsets",
@@ -127,7 +127,7 @@ class CompareOptions(SourceOptions):
     )
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
     precision: Literal["float32", "float64"] = option(
-        "float32", "Number type of the weights and of the products of scores", panel=COMPUTATION, advanced=True
+        "float32", "Number type of the weights and of the matrix products", panel=COMPUTATION, advanced=True
     )
     device: str = device_option()
     memory: Converted[Memory | None, int | None] = option(

@@ -222,7 +222,7 @@ def _choose_layouts(
         return None, ""
     difference = _describe_sizes(mine.form, others.form)
     if difference:
-        return None, f"no change, because the sizes differ: {difference}"
+        return None, f"change not computed, because the sizes differ: {difference}"
     if not pair.have_same_layers:
         return None, ""
     if options.circuit == "ov" or options.rope_offset is not None:
@@ -236,7 +236,7 @@ def _describe_sizes(form: Form, other: Form) -> str:
     sizes = {
         "heads": (len(form.left), len(other.left)),
         "key heads": (len(form.right), len(other.right)),
-        "dimensions of a head": (form.left.shape[1], other.left.shape[1]),
+        "dimensions per head": (form.left.shape[1], other.left.shape[1]),
         "inputs": (form.left.shape[2], other.left.shape[2]),
         "inputs of keys or values": (form.right.shape[2], other.right.shape[2]),
     }
@@ -306,7 +306,8 @@ def _build_row(
         change = compared.heads
         index = head
         if match != head:
-            notes = [*notes, f"heads of the other model in another order: head {head} is head {match} there"]
+            order = f"head {head} corresponds to its head {match}"
+            notes = [*notes, f"heads of the other model are in a different order: {order}"]
     for score in SCORES:
         built[score] = row[score]
         built[score + OTHER] = beside.get(score, torch.nan)
@@ -317,7 +318,7 @@ def _build_row(
         built[name] = torch.nan if of_heads is None else float(of_heads[head])
     is_scored = not math.isnan(row["symmetry"]) and not math.isnan(beside.get("symmetry", math.nan))
     if change is not None and is_scored and math.isnan(built["cosine"]):
-        missing = "no change and no cosine" if math.isnan(built["change"]) else "no cosine"
+        missing = "change and cosine not computed" if math.isnan(built["change"]) else "cosine not computed"
         notes = [*notes, f"{missing}: one form is too large relative to the other for floating-point numbers"]
     note = beside.get("note", "")
     other_note = f"other: {note}" if note and note != row["note"] else ""

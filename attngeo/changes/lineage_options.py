@@ -38,8 +38,8 @@ class LineageOptions(Options):
     )
     align: bool = option(
         False,
-        "Detect permuted coordinates: match them by the token embeddings first, also for 19 random rotations, which "
-        "replace the permutations, and 19 draws of signs; requires scipy",
+        "Detect permuted coordinates by first matching the token embeddings; the test then draws 19 random rotations "
+        "instead of permutations, and only 19 sets of random signs; requires scipy",
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)

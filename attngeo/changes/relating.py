@@ -58,16 +58,17 @@ TURNS = 19
 RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
 # Verdict → `related`, which is missing for the others.
 IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
-NULL = "null: initial weights drawn independently"
+HYPOTHESIS = "initial weights drawn independently"
+NULL = f"null: {HYPOTHESIS}"
 # The first note of a row is the reason of the verdict, if there is one.
-REJECTED = f"{NULL}, is rejected, but the test cannot tell which model came first"
+REJECTED = f"the null hypothesis ({HYPOTHESIS}) is rejected, but the test cannot tell which model came first"
 NOT_REJECTED = f"no evidence: this test misses copies with a rotated stream ({NULL})"
 SMALL_P = (
     f"no evidence, although p is small: z is not above {STRANGERS_Z}, and similar training alone can make models this "
     f"similar ({NULL})"
 )
 # What follows depends on whether streams are aligned, or can be.
-EQUAL_SPECTRA = "heads have equal singular values, as in a copy in other coordinates"
+EQUAL_SPECTRA = "heads have equal singular values, as in a copy in different coordinates"
 ASK_AGAIN = "run again with --align, which finds permuted copies"
 ROTATED = "--align finds no permuted copy, but a rotated copy cannot be excluded"
 CANNOT_ALIGN = "--align cannot look for a permuted copy: it needs token embeddings of the same width in both models"
@@ -75,7 +76,7 @@ NEAR = (
     f"z is between {STRANGERS_Z} (never exceeded by independent models so far) and {LEAST_Z}: run again with another "
     "--seed"
 )
-NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
+NO_CHANGE = "the test does not apply: coordinates in a different order or with different signs give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
 Sites = dict[tuple[str, int], AttentionSite]
@@ -233,7 +234,9 @@ def _test(mine: Attention, others: Attention, comparison: _Comparison, options: 
             notes.append(note)
     for name, count in zip(("model", "candidate"), without_form, strict=True):
         if count:
-            notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and count as similar to none")
+            notes.append(
+                f"{count} of {heads} heads of the {name} are zero or not finite, and count as similar to no head"
+            )
     notes += [
         f"{MOST_COORDINATES} of {width} coordinates, drawn at random" for width in drawn if width > MOST_COORDINATES
     ]
@@ -271,17 +274,17 @@ def _align(
     width = alignment.bases.shape[1]
     pairs = [pair for pair in comparison.pairs if pair[0].d_model == width]
     if not pairs:
-        reason = f"the test does not apply: no attention has the width of the token embeddings, {width}"
+        reason = f"the test does not apply: no attention layer has the width of the token embeddings, {width}"
         return None, _Comparison([], [reason])
     notes = [
         *comparison.notes,
         f"coordinates matched by {alignment.rows} rows of the embeddings, and again after each of {TURNS} random "
-        f"rotations, which replace the permutations, or with {TURNS} draws of signs if that z is less; p and z are "
-        "approximate",
+        f"rotations, which replace the permutations; z is relative to these or to {TURNS} draws of signs, whichever "
+        "gives the smaller z; p and z are approximate",
     ]
     left_out = len(comparison.pairs) - len(pairs)
     if left_out:
-        notes.append(f"left out: {left_out} layers whose width differs from the embeddings")
+        notes.append(f"left out: {left_out} layers whose width differs from the width of the embeddings")
     return alignment, _Comparison(pairs, notes)
 
 

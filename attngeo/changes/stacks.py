@@ -51,7 +51,7 @@ def choose_stacks(
     if other_name not in others:
         raise UsageError(
             f"{refs[1]} has no stack {other_name!r:.60}, expected one of: {', '.join(others)}; "
-            f"if its name differs there, write $stack {name}=OTHER",
+            f"if that model names the stack differently, write $stack {name}=OTHER",
             "stack",
         )
     return {name: other_name}

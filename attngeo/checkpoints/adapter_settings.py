@@ -159,16 +159,16 @@ def require_lora(fields: Mapping[str, Any]) -> None:
     base = f"{fields.get('base_model_name_or_path') or fields.get('model') or 'its base'!s:.80}"
     if isinstance(method, str) and method in WITHOUT_WEIGHTS:
         raise UnsupportedModelError(
-            f"a {method} adapter has {WITHOUT_WEIGHTS[method]}, and no weights to merge: its queries and keys equal "
-            f"those of its base; score {base}"
+            f"an adapter of type {method} has {WITHOUT_WEIGHTS[method]}, and no weights to merge: its queries and keys "
+            f"equal those of its base; score {base}"
         )
     if isinstance(method, str) and method in NOT_MERGEABLE:
         raise UnsupportedModelError(
-            f"a {method} adapter cannot be merged: {NOT_MERGEABLE[method]}; score its base, {base}"
+            f"an adapter of type {method} cannot be merged: {NOT_MERGEABLE[method]}; score its base, {base}"
         )
     if not method:
         programs = [program for field, program in OTHER_PROGRAMS.items() if field in fields]
-        form = f"an adapter in the format of {programs[0]}" if programs else "an adapter from another program"
+        form = f"an adapter in {programs[0]} format" if programs else "an adapter from another program"
         raise UnsupportedModelError(
             f"{ADAPTER} has no peft_type: it is {form}, expected one from PEFT; merge it into {base} with the program "
             "that wrote it, and give the merged checkpoint"
@@ -270,7 +270,8 @@ class LoraSettings:
         if not self._is_target(module):
             raise CorruptCheckpointError(
                 f"it stores an update of {show_name(module)}, but {ADAPTER} does not select that module "
-                f"(target_modules = {self._stated.target_modules!r:.60}), so PEFT would not load it; correct it"
+                f"(target_modules = {self._stated.target_modules!r:.60}), so PEFT would not load the update; "
+                f"correct {ADAPTER}"
             )
 
     def _is_target(self, module: str) -> bool:

@@ -116,8 +116,8 @@ class Adapter:
         if lost:
             nested = f" under {self.tensors.nested_under!r}" if self.tensors.nested_under else ""
             notes.append(
-                f"the update of {self.ref} is added, although PEFT would skip it with a warning: it does not find "
-                f"{show_name(lost[0])}{nested} in this base"
+                f"the update of {self.ref} is added, although PEFT, which does not find {show_name(lost[0])}{nested} "
+                "in this base, would skip it with a warning"
             )
         if self.settings.ignored and any(map(self.affects, names)):
             notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, ignored here as in PEFT")
@@ -232,9 +232,11 @@ class Adapter:
         magnitudes = infos["magnitude"].shape if "magnitude" in infos else None
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
+            needed = "no DoRA magnitudes" if expected is None else f"DoRA magnitudes of shape {list(expected)}"
+            found = "none" if magnitudes is None else f"shape {list(magnitudes)}"
             raise CorruptCheckpointError(
-                f"use_dora is {self.settings.use_dora}; shape of DoRA's magnitudes: expected {expected or 'none'}, got "
-                f"{magnitudes or 'none'}",
+                f"use_dora is {self.settings.use_dora}, expected {needed}, got {found}; copy or download the adapter "
+                "again",
                 subject=show_name(module),
             )
 
@@ -250,9 +252,9 @@ class Adapter:
             if not others and self._unmatched:
                 raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
-                f"the adapter changes {list_names(sorted(others)[:4]) or 'no weights'}, but none of the weights that "
-                f"are read here: the result would be that of {self._base.ref}; score and compare read values and "
-                "outputs with $circuit ov",
+                f"the adapter changes {list_names(sorted(others)[:4]) or 'no weights'}, but none of the weights "
+                f"read here: the result would equal that of {self._base.ref}; with $circuit ov, score and compare read "
+                "values and outputs",
                 "circuit",
             )
 

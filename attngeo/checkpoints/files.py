@@ -92,10 +92,10 @@ FORMATS: tuple[Format, ...] = (
         usual_stem="pytorch_model",
         opener="attngeo.checkpoints.torch_file:TorchFile",
         not_weights={
-            "training_args.bin": "training settings; give the checkpoint that the training wrote",
+            "training_args.bin": "training settings; give the checkpoint that the training run wrote",
             "optimizer.bin": "the state of an optimiser; give the checkpoint beside it",
             "scheduler.bin": "the state of a training run; give the checkpoint beside it",
-            "openvino_*.bin": "OpenVINO numbers without names; give the checkpoint that they were exported from",
+            "openvino_*.bin": "OpenVINO weights without tensor names; give the checkpoint that they were exported from",
             "pytorch_model_fsdp_rank*.bin": (
                 "one FSDP process's share of the parameters; save the model again with the state dict type "
                 "FULL_STATE_DICT"
@@ -129,19 +129,21 @@ OTHER_FOLDERS = (
     (
         "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
         "if you trust its source, convert it with python -P -m torch.distributed.checkpoint.format_utils "
-        "dcp_to_torch FOLDER FILE.pt, and give the file with $config",
+        "dcp_to_torch FOLDER FILE.pt, and give FILE.pt, with the model's config.json as $config",
     ),
     (
         "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt", "*zero_pp_rank_*.pt", "*/*zero_pp_rank_*.pt"),
-        "if you trust its source, convert it with the zero_to_fp32.py in the folder, and give the file with $config",
+        "if you trust its source, convert it with the zero_to_fp32.py in the folder, and give the result, with the "
+        "model's config.json as $config",
     ),
     (
         "FSDP with one file per process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
-        "save it again with the state dict type FULL_STATE_DICT, and give the file with $config",
+        "save it again with the state dict type FULL_STATE_DICT, and give the new file, with the model's config.json "
+        "as $config",
     ),
     ("OpenVINO", ("openvino_*.xml", "*/openvino_*.xml"), "give the checkpoint that it was exported from"),
     (
-        "MLX adapters without adapter_config.json", ("adapters.safetensors",),
+        "an MLX adapter without adapter_config.json", ("adapters.safetensors",),
         "merge it into its base with mlx_lm.fuse, and give the merged folder",
     ),
     (
@@ -234,7 +236,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise CorruptCheckpointError(
             f"no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; attngeo score "
-            "reads that of another model with $config",
+            "can use the config.json of another model, with $config",
             "config",
         )
     return read_object(path, check=_check_model_type)
@@ -276,7 +278,7 @@ def _advise(text: str, error: Exception) -> str:
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
-        return "correct it there: JSON allows no comments, and no comma after the last entry"
+        return "correct it at this place: JSON allows no comments, and no comma after the last entry"
     return "copy or download it again"
 
 
@@ -284,7 +286,7 @@ def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields. Raises ValueError for a model_type that is no short text: it is written into every table."""
     stated = fields.get("model_type")
     if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
-        value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"{name_type(stated)}"
+        value = f"a string of {len(stated):,} characters" if isinstance(stated, str) else f"{name_type(stated)}"
         raise ValueError(f"model_type is {value}, expected a name of at most {LONGEST_NAME} characters")
     return fields
 
@@ -450,8 +452,8 @@ def find_only_weights(folder: Path) -> str:
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     others = sorted(path.name for path in folder.iterdir() if path.is_file() and is_weights(path.name))
     if others:
-        found = f"found {list_names(others)}; to read a file of another name, give the file itself"
-        raise CorruptCheckpointError(f"no file in {folder} has the name of a model, such as {usual}; {found}")
+        found = f"found {list_names(others)}; to read a file with another name, give the file itself"
+        raise CorruptCheckpointError(f"no weight file in {folder} has a usual name, such as {usual}; {found}")
     raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and a single {single}")
 
 
@@ -467,7 +469,8 @@ def list_parts(path: Path) -> list[Path]:
         expected = f"consolidated.{number:02d}.pth"
         if part.name != expected:
             raise CorruptCheckpointError(
-                f"{part.name} is one part of a model; its part {expected} is missing beside it"
+                f"{part.name} is one part of a model, but part {expected} is missing from its folder; download all "
+                "parts"
             )
     return parts[1:]
 
@@ -519,7 +522,7 @@ def refuse_other_folders(folder: Path) -> None:
     for name, patterns, advice in OTHER_FOLDERS:
         for pattern in patterns:
             if any(folder.glob(pattern)):
-                raise UnsupportedModelError(f"folders of {name} are not supported; {advice}", "config")
+                raise UnsupportedModelError(f"unsupported checkpoint format, {name}; {advice}", "config")
 
 
 def refuse_shard(file: str) -> None:

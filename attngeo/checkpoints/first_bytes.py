@@ -48,14 +48,14 @@ GGUF = "a GGUF file"
 # Formats, and files that hold others. The first one that matches is taken.
 MARKS = (
     _mark(rb"GGUF", GGUF, "rename it to end in .gguf"),
-    _mark(rb"algg", "a llama.cpp LoRA adapter in the 2023 format (ggla)", "give the adapter as PEFT writes it"),
+    _mark(rb"algg", "a llama.cpp LoRA adapter in the 2023 format (ggla)", "give the adapter in PEFT format"),
     _mark(rb"lmgg|fmgg|tjgg", "a GGML file, the format of whisper.cpp, and of llama.cpp before GGUF", ORIGINAL),
     _mark(rb"PK\x03\x04.{26}[^/]*/(data\.pkl|\.\w+|byteorder|version)", PYTORCH, "rename it to end in .bin"),
     _mark(rb"PK\x03\x04.{26}[^/]*\.npy", "a NumPy file (.npz)", "save its tensors as safetensors"),
     _mark(rb"PK\x03\x04", "a zip file", UNPACK),
     _mark(rb"\x80[\x02\x03]\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", PYTORCH, "rename it to end in .bin"),
     _mark(rb".{4}\x00{4}\{\s*\"", SAFETENSORS, "rename it to end in .safetensors"),
-    _mark(rb"\x89HDF\r\n", "an HDF5 file, as Keras and TensorFlow write it", ORIGINAL),
+    _mark(rb"\x89HDF\r\n", "an HDF5 file, as written by Keras and TensorFlow", ORIGINAL),
     _mark(rb"\x93NUMPY", "a NumPy file (.npy)", "save its tensors as safetensors"),
     _mark(rb"\x08[\x01-\x14]\x12.[A-Za-z]|\x08[\x01-\x14]:.", "an ONNX file", ORIGINAL),
     _mark(rb".{4}TFL3", "a TensorFlow Lite file", ORIGINAL),

@@ -54,7 +54,7 @@ ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 # What the header states that a file is, if it is no model → what it holds, and what to give.
 OTHER_KINDS = {
     "adapter": "an adapter in llama.cpp format, expected a model; merge it into its base with llama-export-lora, "
-    "or give it as PEFT writes it with $adapter",
+    "or give it in PEFT format as $adapter",
     "imatrix": "importances of weights, but no weights, expected a model; give the file of the model itself",
     "mmproj": "the vision tower of a model, expected a language model; give the checkpoint that it was made from",
     "vocab": "a vocabulary without weights, expected a model; give the file of the model itself",

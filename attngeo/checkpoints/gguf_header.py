@@ -136,7 +136,7 @@ class HeaderReader:
         self._texts += count
         most = MOST_TEXTS_READ if is_wanted else self._source.size // 8
         if count > most or self._texts > MOST_VALUES_SKIPPED:
-            raise self.broken(f"announces a list of {count:,} texts, which is too long")
+            raise self.broken(f"announces a list of {count:,} strings, which is too long")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
         self._skip_texts(count)

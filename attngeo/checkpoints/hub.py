@@ -143,9 +143,7 @@ class Repository:
         if not isinstance(folder, str) or not is_inside(folder):
             return ""
         example = f"{self.ref.name}/{folder}/{usual_names()[0]}"
-        return (
-            f"; {MODULES} says that the model is in the folder {folder}: give the weight file there, such as {example}"
-        )
+        return f"; {MODULES} says that the model is in the folder {folder}: give its weight file, such as {example}"
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The weight file; or the index of several files, with its content.
@@ -426,7 +424,7 @@ def require_texts(names: list[Any]) -> None:
     """Raise ValueError if a name or hash from a server is not text."""
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a name is {name!r:.60}, expected text")
+            raise ValueError(f"a name is {name!r:.60}, expected a string")
 
 
 def folder_of(file: str) -> str:

@@ -95,7 +95,8 @@ class JoinedParts(TensorFile):
             if part.tensors.keys() != first.tensors.keys():
                 unlike = min(first.tensors.keys() ^ part.tensors.keys())
                 raise CorruptCheckpointError(
-                    f"{path.name} belongs to another model than the first part: only one of them has {unlike!r:.80}"
+                    f"{path.name} belongs to a different model from the first part: only one of the two has "
+                    f"{unlike!r:.80}"
                 )
         # The table of tokens last: a part that is missing is seen more plainly in a matrix of attention.
         names = sorted(first.tensors, key=lambda name: name.endswith(TOKENS))
@@ -123,8 +124,8 @@ class JoinedParts(TensorFile):
             if shape[1] * len(self._parts) == width:
                 return 1
         raise UnsupportedModelError(
-            f"unknown how to join the parts of {name!r:.80}, {list(shape)} each; convert them with "
-            "convert_llama_weights_to_hf.py of transformers, and give the converted folder"
+            f"attngeo cannot tell how to join the parts of {name!r:.80} ({list(shape)} each); convert them with "
+            "convert_llama_weights_to_hf.py from transformers, and give the converted folder"
         )
 
     def _require_fit(self, name: str, shape: tuple[int, int]) -> None:
@@ -142,7 +143,7 @@ class JoinedParts(TensorFile):
             return
         raise CorruptCheckpointError(
             f"{name}, joined from {len(self._parts)} parts, is {list(shape)}, expected {list(expected)}: a part may be "
-            "missing, or Meta did not cut them"
+            "missing, or the parts are not split as Meta splits them; download all parts"
         )
 
     def _join_shape(self, shape: tuple[int, ...], axis: int) -> tuple[int, int]:

@@ -355,10 +355,11 @@ class ServerRules:
             return
         self._waited += seconds
         if self._waited <= LONGEST_WAIT:
-            log.warning("%s: %s asks to wait %d s", self._subject, server, seconds)
+            log.warning("%s: %s asks clients to wait %d s", self._subject, server, seconds)
             return
         self.refusal = (
-            f"{server} asks to wait {seconds:,} seconds, expected at most {LONGEST_WAIT} in total; try again later"
+            f"{server} asks clients to wait {seconds:,} seconds, but attngeo waits at most {LONGEST_WAIT} in total; "
+            "try again later"
         )
         raise HfHubHTTPError(self.refusal, response=response)  # which lets huggingface_hub look into its cache
 
@@ -415,7 +416,7 @@ class Pace:
             return
         if self._received < SLOWEST * elapsed:
             raise NetworkError(
-                f"{self._server} has sent {self._received:,} bytes in {elapsed:.0f} seconds; "
+                f"{self._server} has sent only {self._received:,} bytes in {elapsed:.0f} seconds; "
                 "check the connection, or try again later"
             )
         self._since = time.monotonic()

@@ -194,7 +194,7 @@ def _check_keys(keys: list[Any]) -> None:
     types = set(map(type, keys))
     others = types - KEYS
     if others:
-        raise ValueError(f"a key is of type {others.pop().__name__}, expected text or a number")
+        raise ValueError(f"a key is of type {others.pop().__name__}, expected a string or a number")
     if int in types and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
 

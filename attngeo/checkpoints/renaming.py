@@ -42,7 +42,7 @@ def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable
         conversions = get_model_conversion_mapping(model)
         renamings = [conversion for conversion in conversions if isinstance(conversion, WeightRenaming)]
     except Exception as error:  # configurations and classes of models raise anything
-        log.info("tensor names of %r stay as in its checkpoint: %s", config.get("model_type"), error)
+        log.info("%r keeps the tensor names of its checkpoint: %s", config.get("model_type"), error)
         return None
     return lambda name: str(rename_source_key(name, renamings, [])[0])
 

@@ -101,7 +101,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected a table of name → text")
+        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected a table of name → string")
     tensors = {name: check_entry(name, entry, data_start) for name, entry in header.items()}
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):

@@ -86,7 +86,7 @@ class ZipRecords:
         start: int = name_start + name_length + extra_length
         is_inside = start + record.file_size <= self._source.size
         if mark != ZIP or compression or stated != record.orig_filename.encode() or not is_inside:
-            raise broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
+            raise broken(f"record {record.orig_filename[:80]!r} does not match its entry in the list of records")
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
@@ -151,7 +151,7 @@ def _check_end(end: tuple[Any, ...], records: int, position: int) -> None:
     # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
     is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
     if mark != b"PK\x05\x06" or disk or first_disk or on_disk != total or comment:
-        raise zipfile.BadZipFile("its last entry does not end one whole archive")
+        raise zipfile.BadZipFile("it does not end with the end record of a complete archive")
     if not is_long and (total != records or position - start - nbytes not in (0, LONG_END)):
         raise zipfile.BadZipFile(f"it states {total:,} records, but lists {records:,}")
 

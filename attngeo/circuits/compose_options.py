@@ -52,14 +52,14 @@ class ComposeOptions(SourceOptions):
 
     kind: Sequence[str] = option(
         KINDS,
-        "Part of the later head that reads: queries (q), keys (k) or values (v); several as q,k",
+        "Kinds of composition: with the later head's queries (q), keys (k) or values (v), for example q,k",
         panel=INPUT,
         metavar="LIST",
         shown_default="q,k,v",
         parse=parse_kinds,
     )
     stack: str | None = option(
-        None, "Only heads of this stack", in_command=" (see attngeo inspect)", panel=INPUT, metavar="NAME"
+        None, "Use only heads of this stack", in_command=" (see attngeo inspect)", panel=INPUT, metavar="NAME"
     )
     from_layers: Converted[Layers | None, Sequence[int] | None] = _layers_option(
         "Layers of the heads that write", in_command=", for example 0-3,7"

@@ -31,9 +31,9 @@ class WordOptions(Options):
         panel=INPUT,
     )
     tokens: Converted[Reference | None, str | None] = option(
-        None, "List the top pairs of each token in FILE, one token per line", panel=INPUT,
+        None, "For each token in FILE (one per line), list its top pairs", panel=INPUT,
         metavar="FILE", parse=as_text,
     )  # fmt: skip
     top: int = option(10, "Number of tokens or pairs to show", panel=COMPUTATION, least=1, most=10_000)
-    seed: int = option(0, "Seed of the shuffled embeddings", panel=COMPUTATION, least=0, most=2**32 - 1)
+    seed: int = option(0, "Seed for shuffling the embeddings", panel=COMPUTATION, least=0, most=2**32 - 1)
     device: str = device_option()

@@ -73,7 +73,7 @@ def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session:
         model: as for `attngeo.score`; it needs token embeddings.
         {options}
         {hub}
-        tokenizer: a tokenizer of transformers or tokenizers; required for a model in memory.
+        tokenizer: a tokenizer from transformers or tokenizers; required for a model in memory.
         progress: called while files are read.
 
     Returns:
@@ -184,7 +184,7 @@ def _choose_site(attention: Attention, table: str, options: WordOptions) -> Atte
     site = select(sites, stack, [options.layer], store.ref)[0]
     if options.head >= site.heads:
         raise UsageError(
-            f"no head {options.head} in layer {site.layer}, expected from 0 to {site.heads - 1}", "head", "layer"
+            f"no head {options.head} in layer {site.layer}, expected 0 to {site.heads - 1}", "head", "layer"
         )
     if explain(stack):
         raise UnsupportedModelError(f"{explain(stack)}; choose another stack with $stack", "stack")
@@ -216,7 +216,8 @@ def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, s
     known = list_unembeddings()
     before = next((known[name] for name in types if name in known), None)
     if before is None:
-        return nothing, f"no norm folded before the unembedding: it is not known for model type {types[-1]!r:.40}"
+        unknown = f"attngeo does not know the last norm of model type {types[-1]!r:.40}"
+        return nothing, f"no norm folded before the unembedding: {unknown}"
     if before.layers:
         names = list_names(before.layers)
         return nothing, f"left out, between the last layer and the unembedding: {names}"
@@ -266,7 +267,7 @@ def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
     rows = {printable(embedding.labels[row]): row for row in reversed(embedding.answer_rows("all").tolist())}
     for label, place in labels.items():
         if label not in rows:
-            advice = advise(label, rows, "run without $tokens to see in the column token how tokens are written")
+            advice = advise(label, rows, 'run without $tokens, and see the column "token" for how tokens are written')
             pieces = embedding.pieces(label) if embedding.pieces is not None else None
             written = [repr(printable(embedding.labels[row])) for row in pieces or []]
             parts = f", which the model writes as {list_names(written)}" if len(written) > 1 else ""

@@ -58,8 +58,8 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
         model.build_vocab(_Sentences(path, options, progress))
         if not len(model.wv):
             raise DataError(
-                f"no word occurs {options.min_count} times in its {model.corpus_total_words:,} words; use a longer "
-                "text, or a lower $min_count",
+                f"no word occurs at least {options.min_count} times in its {model.corpus_total_words:,} words; use a "
+                "longer text, or a lower $min_count",
                 "min_count",
             )
         model.train(

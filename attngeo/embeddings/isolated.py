@@ -139,7 +139,7 @@ class IsolatedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """As `FastTokens.encode`. Raises CorruptCheckpointError if the file's rules fail, or take too much."""
-        shown = f"cuts {text!r:.60}"
+        shown = f"splits {text!r:.60}"
         with about(self._ref):
             answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
             if "error" in answer:
@@ -160,7 +160,7 @@ class IsolatedTokenizer:
             )
         except (OSError, RuntimeError) as error:
             raise NotEnoughMemoryError(
-                f"no process can be started to read {self._file} ({first_line(error)}); end other programs"
+                f"no process can be started to read {self._file} ({first_line(error)}); close other programs"
             ) from None
         return process
 

@@ -86,7 +86,7 @@ def open_embedding(
             format; `cbow:TEXT`, to train CBOW on a text first; or, in memory, a transformers model, gensim's
             KeyedVectors or an Embedding.
         table: "input" for the input embeddings of a checkpoint, "output" for its unembedding.
-        tokenizer: a tokenizer of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        tokenizer: one from transformers or tokenizers, required for a model in memory; a checkpoint has its own.
         {hub}
         progress: called while files are downloaded and read.
 

@@ -50,8 +50,8 @@ VOCABULARIES = (
 )  # fmt: skip
 COMPANIONS = (CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt", "bpe.codes", "target.spm")
 ADVICE = (
-    "put the model's tokenizer.json beside its weights, which "
-    "AutoTokenizer.from_pretrained(…).save_pretrained(…) writes"
+    "put the model's tokenizer.json, as written by AutoTokenizer.from_pretrained(…).save_pretrained(…), beside its "
+    "weights"
 )
 # A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -109,7 +109,7 @@ def take_tokenizer(tokenizer: Any) -> ModelTokenizer:
             lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         )
     raise UsageError(
-        f"$tokenizer is {name_type(tokenizer)}, expected a tokenizer of transformers or tokenizers", "tokenizer"
+        f"$tokenizer is {name_type(tokenizer)}, expected a tokenizer from transformers or tokenizers", "tokenizer"
     )
 
 
@@ -121,7 +121,7 @@ def read_tokenizer(store: TensorStore) -> ModelTokenizer:
     """
     if store.folder is None:
         raise UsageError(
-            "a model in memory has no tokeniser; pass a tokenizer of transformers or tokenizers as $tokenizer",
+            "a model in memory has no tokeniser; pass a tokenizer from transformers or tokenizers as $tokenizer",
             "tokenizer",
             subject=store.ref,
         )
@@ -161,7 +161,7 @@ def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
         values = read_vocabulary(source)
     tokens = values.get(TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise UnsupportedModelError(f"it lacks {TOKENS}, a list of texts; {ADVICE}")
+        raise UnsupportedModelError(f"it lacks {TOKENS}, a list of strings; {ADVICE}")
     if values.get(f"{VOCABULARY}.model") == "bert":
         return _build_word_piece(tokens, values)
     try:
@@ -203,7 +203,7 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> ModelToke
     vocabulary = {token: number for number, token in tokens.items()}
     if name not in vocabulary:
         raise UnsupportedModelError(
-            f"no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
+            f"its unknown token is missing: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
         )
     lowercase = values.get(f"{VOCABULARY}.normalizer.lowercase")
     strip_accents = values.get(f"{VOCABULARY}.normalizer.strip_accents")
@@ -240,14 +240,14 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Mod
     except (OSError, ValueError) as error:
         raise CorruptCheckpointError(f"its tokeniser cannot be read ({error}); copy or download it again") from None
     if is_code:
-        raise UnsupportedModelError(f"its tokeniser needs code of the checkpoint, which attngeo never runs; {ADVICE}")
+        raise UnsupportedModelError(f"its tokeniser needs code from the checkpoint, which attngeo never runs; {ADVICE}")
     try:
         # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
         return _load("AutoTokenizer", folder, store.ref, trust_remote_code=False)
     except Exception as error:  # the class that transformers chooses may raise anything
         names = ", ".join(path.name for path in vocabularies)
         raise UnsupportedModelError(
-            f"transformers cannot read {names} as a tokeniser of {store.config.get('model_type')!r} "
+            f"transformers cannot read {names} as a tokeniser for {store.config.get('model_type')!r} "
             f"({_explain(error, vocabularies)}); {ADVICE}"
         ) from None
 
@@ -272,7 +272,7 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
         try:
             import sentencepiece.sentencepiece_model_pb2  # noqa: F401
         except Exception as cause:  # protobuf has an error class of its own, and a missing protobuf another
-            return f"protobuf is missing or does not fit sentencepiece: {first_line(cause)}"
+            return f"protobuf is missing or is incompatible with sentencepiece: {first_line(cause)}"
     return first_line(error)
 
 

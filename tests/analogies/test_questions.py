@@ -33,7 +33,7 @@ def test_bad_lines_are_left_out_with_their_numbers(tmp_path: Path) -> None:
     asked = load_questions(path)
     assert [(q.category, q.a, q.line) for q in asked.questions] == [("one", "a", 2), ("two", "e", 7)]
     (note,) = asked.notes
-    assert_states(note, path, 2, "line 3, 4")
+    assert_states(note, path, 2, "lines 3, 4")
     assert {q.type for q in asked.questions} == {""}
 
 
@@ -71,7 +71,7 @@ def test_a_symbolic_link_is_no_second_file_of_bats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "facts"),
-    [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["line 1, 2"]), (b"\xff\xfe\x00", ["utf-16"])],
+    [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["lines 1, 2"]), (b"\xff\xfe\x00", ["utf-16"])],
 )
 def test_a_file_without_a_question_is_refused(tmp_path: Path, content: bytes, facts: list[str]) -> None:
     path = tmp_path / "q.txt"

@@ -264,7 +264,7 @@ def test_heads_in_another_order_are_found(tmp_path: Path, order: list[int], circ
     for row in rows.dropna(subset="head").itertuples():
         place = order.index(row.head)
         is_moved = place != row.head
-        assert (f"head {row.head} is head {place} there" in row.note) == is_moved
+        assert (f"head {row.head} corresponds to its head {place}" in row.note) == is_moved
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-9, math.nan], ids=["zero", "tiny", "nan"])
@@ -280,7 +280,7 @@ def test_a_head_without_a_cosine_does_not_hide_the_order_of_the_others(
     rows = compare(tmp_path, first, moved, per_head=True).dropna(subset="head").set_index(["layer", "head"])
     assert rows.drop(index=0, level="head").change.max() < NOTHING
     for head, place in enumerate(order):
-        assert rows.xs(head, level="head").note.str.contains(f"head {head} is head {place} there").all()
+        assert rows.xs(head, level="head").note.str.contains(f"head {head} corresponds to its head {place}").all()
 
 
 def test_heads_of_unrelated_models_keep_their_numbers(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_heads_are_another_one_from_half_a_cosine_on(
     models = [write_heads(tmp_path / "first", directions[:4]), write_heads(tmp_path / "other", others)]
     rows = attngeo.compare(models, per_head=True).dropna(subset="head")
     assert rows.cosine.tolist() == pytest.approx([with_next if are_moved else with_same] * 4, rel=1e-5)
-    assert rows.note.str.contains("there").tolist() == [are_moved] * 4
+    assert rows.note.str.contains("corresponds").tolist() == [are_moved] * 4
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -589,10 +589,10 @@ def test_forms_of_very_different_sizes_have_no_cosine_and_say_so(tmp_path: Path)
     small = {key: tensor * 1e-30 for key, tensor in weights().items()}
     rows = compare(tmp_path, weights(), small)
     assert rows.cosine.isna().all()
-    assert rows.note.str.startswith("no cosine").all()
+    assert rows.note.str.startswith("cosine not computed").all()
     back = attngeo.compare([str(tmp_path / "second"), str(tmp_path / "first")])
     assert back.change.isna().all()
-    assert back.note.str.startswith("no change and no cosine").all()
+    assert back.note.str.startswith("change and cosine not computed").all()
 
 
 def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:

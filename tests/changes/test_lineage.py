@@ -313,7 +313,9 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     assert row["verdict"] == "not testable"
     assert row.isna()["similarity_z"]
     assert "same similarity" in row["note"]
-    assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and count as similar to none")
+    assert row["note"].endswith(
+        "12 of 12 heads of the candidate are zero or not finite, and count as similar to no head"
+    )
 
 
 def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
@@ -323,9 +325,11 @@ def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
     broken = write_model(tmp_path / "broken", tensors, MODEL)
     row = attngeo.lineage(folder, broken, n_permutations=19).iloc[0]
     assert (row["related"], row["similarity"]) == (True, pytest.approx(9 / 12))
-    assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and count as similar to none")
+    assert row["note"].endswith(
+        "3 of 12 heads of the candidate are zero or not finite, and count as similar to no head"
+    )
     row = attngeo.lineage(broken, folder, n_permutations=19).iloc[0]
-    assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and count as similar to none")
+    assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and count as similar to no head")
 
 
 def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:

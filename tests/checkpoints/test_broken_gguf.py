@@ -156,7 +156,7 @@ HEADERS: dict[str, tuple[list[tuple[str, int, bytes]], str]] = {
         [("llama.block_count", 4, struct.pack("<I", count)) for count in (1, 2)], "'llama.block_count' twice"
     ),
     "a list of too many numbers": ([("n", 9, struct.pack("<IQ", 10, (1 << 20) + 1))], "a list of 1,048,577 numbers"),
-    "more texts than bytes": ([("t", 9, struct.pack("<IQ", 8, 1 << 20))], "1,048,576 texts"),
+    "more texts than bytes": ([("t", 9, struct.pack("<IQ", 8, 1 << 20))], "1,048,576 strings"),
 }  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def test_lists_of_too_many_texts_are_not_read(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.gguf", values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attngeo.checkpoints.gguf_header.MOST_VALUES_SKIPPED", 19)
-        with pytest.raises(CorruptCheckpointError, match="a list of 4 texts"):
+        with pytest.raises(CorruptCheckpointError, match="a list of 4 strings"):
             GgufFile(RegularFile(path))
 
 

@@ -203,7 +203,7 @@ def test_a_list_of_too_many_tokens_is_not_read(tmp_path: Path) -> None:
     path, key, count = tmp_path / "model.gguf", b"tokenizer.ggml.tokens", (1 << 20) + 1
     header = [struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)), key, struct.pack("<IIQ", 9, 8, count)]
     path.write_bytes(b"".join(header) + bytes(8 * count))
-    with closing(RegularFile(path)) as source, pytest.raises(CorruptCheckpointError, match="1,048,577 texts"):
+    with closing(RegularFile(path)) as source, pytest.raises(CorruptCheckpointError, match="1,048,577 strings"):
         read_vocabulary(source)
 
 

@@ -426,7 +426,7 @@ def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["config.json"] = Fault(status=status, headers=headers)
     run = impatient("score", "org/name")
-    assert_one_line(run, NetworkError, ["org/name: ", hub.url, "asks to wait"])
+    assert_one_line(run, NetworkError, ["org/name: ", hub.url, "asks clients to wait"])
 
 
 def test_a_cached_model_needs_no_server_that_is_busy(hub: Hub, impatient: Command, tmp_path: Path) -> None:

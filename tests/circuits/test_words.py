@@ -144,7 +144,7 @@ def test_no_norm_of_an_unknown_model_type_is_folded(tokenizer: Any, monkeypatch:
     model = build(TINY_MODELS["llama"])
     monkeypatch.setattr(type(model.config), "model_type", "llama_of_mine")
     found = attngeo.words(model, circuit="ov", top=3, tokenizer=tokenizer)
-    assert any("llama_of_mine" in note and "not known" in note for note in found.attrs["notes"])
+    assert any("llama_of_mine" in note and "does not know" in note for note in found.attrs["notes"])
 
 
 @pytest.mark.parametrize("name", ["bart", "t5", "whisper"])

@@ -63,7 +63,7 @@ class Blocks(Packed):
         numbers = math.prod(self.shape)
         stored = self.infos["codes"].nbytes
         if stored != math.ceil(numbers / 2):
-            raise self.broken(f"its codes have {stored} bytes, which do not fit {numbers} numbers of 4 bits")
+            raise self.broken(f"its codes have {stored} bytes, which do not match {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))

@@ -178,7 +178,7 @@ class CompressedIntegers(Packed):
         self.shape = (rows, columns)
         self.padded = words != math.ceil(columns * self.width / 32)  # the width of rows tells
         if self.padded and words != math.ceil(columns / (32 // self.width)):
-            raise self.broken(f"{words} words do not fit {columns} numbers of {self.width} bits")
+            raise self.broken(f"{words} words do not match {columns} numbers of {self.width} bits")
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
         if self.stated.size is None:
