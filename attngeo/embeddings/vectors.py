@@ -147,7 +147,7 @@ def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what
                 archive = stack.enter_context(zipfile.ZipFile(raw))
                 source = stack.enter_context(archive.open(_choose_member(archive, member, path)))
         except BROKEN as error:
-            raise CorruptCheckpointError(f"not a whole .zip file ({error}); copy or download it again") from None
+            raise CorruptCheckpointError(f"not a complete .zip file ({error}); copy or download it again") from None
         except OSError as error:
             raise ModelNotFoundError(f"cannot be opened ({error.strerror})") from None
         if member is not None and magic != ZIP:

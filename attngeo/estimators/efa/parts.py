@@ -78,8 +78,8 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         _refuse_given(options, "a model of items", OF_VALUES)
         if options.family is not None:
             raise UsageError(
-                f"$family is {options.family}, but the model is of items, which have no family; name the column of "
-                "values with $value",
+                f"$family is {options.family}, but the model predicts items, which have no family; name the value "
+                "column with $value",
                 "family",
                 "value",
             )
