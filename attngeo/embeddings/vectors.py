@@ -244,7 +244,7 @@ class RowCollector:
 
     def _refuse(self, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{problem}, {len(self._row_of):,} kept; expected a word and {self.width} numbers each"
+            f"{problem}, {len(self._row_of):,} kept; expected a word and {self.width} numbers in each {self.unit}"
         )
 
     def finish(self, *notes: str) -> WordRows:
@@ -428,7 +428,7 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
         buffer = buffer[offset:] + chunk
     if (buffer[offset:] + next(chunks, b"")).strip():
         return rows.finish(
-            f"only {announced:,} vectors, as the first line announces; the file has more data after them"
+            f"the first line announces {announced:,} vectors and only they are read, but more data follows"
         )
     return rows.finish()
 

@@ -323,7 +323,8 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
-            description="rows and columns of W_qk that are outliers in several layers, compared with chance",
+            description="rows and columns of W_qk that are outliers in several layers, compared with outliers at "
+            "random places",
         ),
         FigureSpec(
             name="position-map", draw="positions:draw_position_map", source="positions", most_models=1,
