@@ -428,7 +428,7 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
         buffer = buffer[offset:] + chunk
     if (buffer[offset:] + next(chunks, b"")).strip():
         return rows.finish(
-            f"the first line announces {announced:,} vectors and only they are read, but more data follows"
+            f"the first line announces {announced:,} vectors: only these are read, but more data follows"
         )
     return rows.finish()
 
