@@ -275,7 +275,7 @@ class FitOptions(FormOptions, ClassifierOptions):
             object.__setattr__(self, "hidden_share", 0.0)
         if self.target is None and methods != (OURS,):
             raise UsageError(
-                f"$methods requires $target: without one, {OURS} predicts each column",
+                f"$methods requires $target: without a target, {OURS} predicts each column",
                 "methods",
                 "target",
             )
