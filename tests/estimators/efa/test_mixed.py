@@ -574,7 +574,7 @@ def saved_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("shape.values", [{}], ["values is 1, expected 2"]),
         ("shape.covariates", [], ["covariates is 0, expected 3"]),
         ("shape.covariates.0.categories", ["war", "war"], ["'genre'", "repeated"]),
-        ("shape.covariates.0.categories", [], ["'genre'", "none"]),
+        ("shape.covariates.0.categories", [], ["'genre'", "no categories"]),
         ("shape.covariates.0.categories", ["war"], ["model.safetensors"]),
         ("shape.covariates.1.kind", "category", ["'age' is a category, expected a number"]),
         ("shape.covariates.1.scale", [0.0, -1.0], ["shape.covariates.1.scale"]),
