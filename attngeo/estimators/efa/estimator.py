@@ -385,7 +385,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if data is not None and part == "items" and not needs_table:
             raise UsageError("the model draws items, which needs no table; leave out $data", "data")
         if data is not None and (options.sequences is not None or options.length is not None):
-            raise UsageError("the table already states the sequences to draw; leave out $sequences and $length")
+            problem = "the table already states the sequences to draw; leave out $sequences and $length"
+            raise UsageError(problem, "sequences", "length")
         rows = self._make_rows(options) if data is None else data
         for model in self._parts:
             rows = self._draw(model, rows, options)
