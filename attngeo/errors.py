@@ -182,7 +182,7 @@ def explain_exhaustion(error: BaseException) -> NotEnoughMemoryError | None:
         lacking = "no thread can be started"
     else:
         return None
-    return NotEnoughMemoryError(f"{lacking}; end other programs, or allow more memory and processes (see ulimit -a)")
+    return NotEnoughMemoryError(f"{lacking}; close other programs, or allow more memory and processes (see ulimit -a)")
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def build_missing_package_error(error: BaseException) -> MissingPackageError | N
         version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
         return MissingPackageError(
             f"{name} is not installed, and the package index has no wheel for {version}; use an older Python, or "
-            f"build it with a compiler: pip install {name}"
+            f"build {name} with a compiler: pip install {name}"
         )
     extra = EXTRAS[name]
     program = f", and {PROGRAMS[extra]}" if extra in PROGRAMS else ""

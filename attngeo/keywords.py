@@ -119,7 +119,7 @@ def choose_options(name: str, options_class: type[Options], start: Any, chosen: 
     if start is None:
         return options_class(**chosen)
     if not isinstance(start, options_class):
-        advice = "; several models are given as one list" if isinstance(start, str | Path) else ""
+        advice = "; give several models as one list" if isinstance(start, str | Path) else ""
         raise UsageError(f"${name} is {start!r:.60}, expected {options_class.__name__}{advice}", name)
     return start.replace(**chosen)
 

@@ -221,7 +221,7 @@ def parse_encoding(name: Any) -> Any:
     except (LookupError, ValueError, TypeError):
         is_text = False
     if not is_text:
-        raise UsageError(f"$encoding is {name!r:.60}, expected one such as utf-8, cp1252 or utf-16", "encoding")
+        raise UsageError(f"$encoding is {name!r:.60}, expected an encoding such as utf-8, cp1252 or utf-16", "encoding")
     return name
 
 

@@ -147,7 +147,7 @@ def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what
                 archive = stack.enter_context(zipfile.ZipFile(raw))
                 source = stack.enter_context(archive.open(_choose_member(archive, member, path)))
         except BROKEN as error:
-            raise CorruptCheckpointError(f"not a whole .zip file ({error}); copy or download it again") from None
+            raise CorruptCheckpointError(f"not a complete .zip file ({error}); copy or download it again") from None
         except OSError as error:
             raise ModelNotFoundError(f"cannot be opened ({error.strerror})") from None
         if member is not None and magic != ZIP:
@@ -244,7 +244,7 @@ class RowCollector:
 
     def _refuse(self, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{problem}, {len(self._row_of):,} kept; expected a word and {self.width} numbers each"
+            f"{problem}, {len(self._row_of):,} kept; expected a word and {self.width} numbers in each {self.unit}"
         )
 
     def finish(self, *notes: str) -> WordRows:
@@ -428,7 +428,7 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
         buffer = buffer[offset:] + chunk
     if (buffer[offset:] + next(chunks, b"")).strip():
         return rows.finish(
-            f"only {announced:,} vectors, as the first line announces; the file has more data after them"
+            f"the first line announces {announced:,} vectors: only these are read, but more data follows"
         )
     return rows.finish()
 

@@ -107,7 +107,7 @@ def draw_change_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
 def _require_changes(rows: pd.DataFrame) -> None:
     """Raise DataError if no row has a change."""
     if rows["change"].isna().all():
-        raise DataError("no row has a change, expected models of the same sizes; the column note says why")
+        raise DataError('no row has a change, expected models of the same sizes; the column "note" says why')
 
 
 def _split_others(rows: pd.DataFrame) -> list[Panel]:

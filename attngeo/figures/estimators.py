@@ -403,7 +403,8 @@ def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
         listed = "; ".join(map(str, masked_places[:MOST_PLACES_LISTED]))
         more = " …" if len(masked_places) > MOST_PLACES_LISTED else ""
         raise UsageError(
-            f"{len(masked_places):,} masked places, expected one; choose it with $where, place=one of: {listed}{more}",
+            f"{len(masked_places):,} masked places, expected one; choose one with $where, such as "
+            f"place={masked_places[0]}; the places are: {listed}{more}",
             "where",
         )
     sums = rows.groupby(["layer", "attended_place", "latitude", "longitude"], sort=False)["weight"].sum()

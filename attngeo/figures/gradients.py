@@ -151,7 +151,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """
     for name in ("model", "stack"):
         if rows[name].nunique() > 1:
-            raise DataError(f"the pairs have several values of {name}, expected one; select it with $where", "where")
+            raise DataError(f"the pairs have several values of {name}, expected one; select one with $where", "where")
     pairs = _choose(rows, "layer", options.layer)
     details = f"layer {options.layer}, sum over heads"
     if options.head is not None:

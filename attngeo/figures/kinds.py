@@ -78,7 +78,8 @@ class PlotOptions(Options):
     )
     where: Mapping[str, object] | None = option(
         None,
-        "Draw only rows with this value; in size, modality, family, role and erratum select published models",
+        "Draw only rows with this value; for the kind size, the columns modality, family, role and erratum "
+        "select published models",
         panel=DRAWING,
         metavar="COLUMN=VALUE",
         parse=parse_where,
@@ -122,7 +123,7 @@ class FigureSize(Options):
         "Width of the figure: pixels, or a length on paper such as 3.4in, 8.6cm, 86mm or 245pt",
         panel=DRAWING,
         metavar="LENGTH",
-        shown_default="1000, or the width of a wider page",
+        shown_default="1000; a .html page fills a wider window",
         parse=partial(parse_length, "width", *SIDES),
     )
     height: float | str | None = option(
@@ -130,7 +131,7 @@ class FigureSize(Options):
         "Height of the figure, like the width; it grows if panels or the legend need more",
         panel=DRAWING,
         metavar="LENGTH",
-        shown_default="600 for most kinds; 0.7 of a width on paper",
+        shown_default="600 for most kinds; 0.7 times a width given as a length on paper",
         parse=partial(parse_length, "height", *SIDES),
     )
 
@@ -157,9 +158,9 @@ SOURCES = {
     "matrix": "attngeo score", "pretrain": "attngeo pretrain", "pairs": "attngeo gradients --pairs-output FILE",
     "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
-    "encodings": "attngeo.estimators.tabular.tabulate_encodings, or a folder of tabular fit --save",
+    "encodings": "attngeo.estimators.tabular.tabulate_encodings, or a folder written by tabular fit --save",
     "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
-    "vectors": "attngeo.estimators.efa.tabulate_vectors, or a folder of efa fit --save",
+    "vectors": "attngeo.estimators.efa.tabulate_vectors, or a folder written by efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
 
@@ -261,7 +262,8 @@ class FigureSpec:
         beside = {column: where.pop(column) for column in self.beside if column in where}
         if beside and not options.published:
             raise UsageError(
-                f"$where selects published models by {next(iter(beside))}, but they are not shown; leave one out",
+                f"$where selects published models by {next(iter(beside))}, but published models are not "
+                "shown; leave out this condition, or show them with $published",
                 "where",
                 "published",
             )
@@ -306,7 +308,8 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="trajectory", draw="trajectory:draw_trajectory", source="score", columns=(*SCORED, "d_model"),
-            description="scores of revisions against their training steps, and the step at which each leaves chance",
+            description="scores of revisions against their training steps, and the step from which each is outside the "
+            "range of chance",
             options=("stack", "where", "over"),
         ),
         FigureSpec(
@@ -320,7 +323,8 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
-            description="rows and columns of W_qk that are outliers in several layers, compared with chance",
+            description="rows and columns of W_qk that are outliers in several layers, compared with outliers at "
+            "random places",
         ),
         FigureSpec(
             name="position-map", draw="positions:draw_position_map", source="positions", most_models=1,
@@ -351,7 +355,8 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
-            description="{score} of each layer's updates on a text, with quartiles over heads and chance",
+            description="{score} of each layer's updates on a text: median and quartiles over heads, also with the "
+            "rows of β shuffled",
             options=("score", "where"),
         ),
         FigureSpec(

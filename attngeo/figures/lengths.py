@@ -43,7 +43,7 @@ def parse_length(name: str, least: float, most: float, length: Any) -> Any:
         points = f"{least / PAPER['pt']:,.12g}pt to {most / PAPER['pt']:,.12g}pt"
         text = f"${name} is {length!r:.60}, expected {least:,} to {most:,} pixels ({points})"
         if not is_on_paper(length):
-            text += "; a number without a unit is in pixels, others have theirs: 3.4in, 8.6cm, 86mm, 245pt or 600px"
+            text += "; a number without a unit is in pixels; write other units out: 3.4in, 8.6cm, 86mm or 245pt"
         raise UsageError(text, name)
     return length
 

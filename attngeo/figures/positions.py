@@ -76,7 +76,7 @@ def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     one_of("layer", str(options.layer), layers)
     heads = rows[rows["layer"] == options.layer]
     if heads[list(KERNEL)].isna().all(axis=None):
-        raise DataError(f"no head of layer {options.layer} has a position kernel; see the column note")
+        raise DataError(f'no head of layer {options.layer} has a position kernel; the column "note" says why')
     panels = split_panels(heads)
     figure, heights = stack_panels(panels)
     for number, panel in enumerate(panels, 1):

@@ -69,7 +69,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     if not isinstance(path, str | Path):
         raise UsageError(f"$path is {path!r:.60}, expected the name of a file", "path")
     if not hasattr(figure, "to_plotly_json"):
-        raise UsageError(f"$figure is {figure!r:.60}, expected a figure of plotly, as attngeo.plot returns", "figure")
+        raise UsageError(f"$figure is {figure!r:.60}, expected a plotly figure, as returned by attngeo.plot", "figure")
     path = Path(path)
     with require_extra():
         check_figure(path)
@@ -184,7 +184,7 @@ def _draw(function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, patienc
         if isinstance(answer, BaseException):
             raise answer
         return answer
-    raise OutputError("its browser does not answer; repeat the command, or write .html or .json")
+    raise OutputError("the browser does not answer; repeat the command, or write .html or .json")
 
 
 def _end_browsers(others: Collection[int]) -> None:
@@ -203,7 +203,7 @@ def _describe_failure(error: Exception) -> str:
         return str(error)
     if isinstance(error, load_browsers().BrowserFailedError):
         browser = find_browser()
-        return f"{browser} does not start; run {browser} --version to see why, such as a missing library"
+        return f"{browser} does not start; run {browser} --version to see why (a library may be missing)"
     return f"{type(error).__name__}: {first_line(error)}"
 
 

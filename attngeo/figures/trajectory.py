@@ -107,7 +107,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         )
     scores = [score for score in scores_in(rows.columns) if score in rows and rows[score].notna().any()]
     if not scores:
-        raise DataError("no row has a score, expected the output of attngeo.score; the column note says why")
+        raise DataError('no row has a score, expected the output of attngeo.score; the column "note" says why')
     departures = find_departures(rows, options.over)
     places = place_steps(chosen["step"])
     looks = tell_apart(panels)
@@ -138,14 +138,14 @@ def _describe(rows: pd.DataFrame, chosen: pd.DataFrame, departures: pd.DataFrame
     """The details below the title: what lines, bands and rings are, where step 0 is, and what is left out."""
     parts = [f"median and quartiles over {over}"]
     if not departures.empty:
-        parts.append(f"grey: chance, ±{BAND:g} standard deviations of a random form")
+        parts.append(f"grey: range of chance, ±{BAND:g} standard deviations of a random form")
     if departures["step"].notna().any():
-        parts.append("ring: outside it from this step on")
+        parts.append("ring: outside this range from this step on")
     if (chosen["step"] == 0).any():
         parts.append("step 0 is at the left end of the logarithmic axis")
     without_step = [escape_name(name) for name in rows["model"].unique() if step_of(str(name)) is None]
     if without_step:
-        parts.append(f"left out, no step in the name: {list_names(without_step)}")
+        parts.append(f"left out because the name has no step: {list_names(without_step)}")
     return "; ".join(parts)
 
 
@@ -238,6 +238,7 @@ def _add_ring(
         marker={"symbol": "circle-open", "size": RING, "color": line.look.colour, "line": {"width": 2}},
         legendgroup=line.panel.label,
         showlegend=False,
-        hovertemplate=f"{line.panel.hover}<br>{hover_of(score)}<br>leaves chance at step {step:,}<extra></extra>",
+        hovertemplate=f"{line.panel.hover}<br>{hover_of(score)}<br>outside the range of chance from step {step:,}"
+        "<extra></extra>",
         **subplot,
     )

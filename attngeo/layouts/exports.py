@@ -57,7 +57,7 @@ EXPORTS = (
         source="https://github.com/meta-llama/llama/blob/main/llama/model.py",
     ),
     Export(
-        "the first examples of MLX",
+        "early MLX examples",
         re.compile(LAYER + r"attention$"),
         "query_proj.weight",
         "attention_norm.weight",

@@ -11,7 +11,7 @@ from attngeo.layouts.names import Reasons, is_in
 QUERY = r"(\w*(?:qkv|kqv|query|queries)\w*|(?:\w+_)?(?:q|wq|qcontent|qpos)(?:_\w+)?)(?:\.linear)?"
 PLAIN = "give the model without quantisation"
 UNDECODED = f"which attngeo does not decode; {PLAIN}"
-UNSTATED = f"but config.json has no quantization_config; add the one of the model, or {PLAIN}"
+UNSTATED = f"but config.json has no quantization_config; add the one that the model was saved with, or {PLAIN}"
 MERGE = "merge it into its base with the program that wrote it, and give the merged model"
 # End of a tensor name in a projection → the form in which it is stored, and what to do.
 FORMS = (

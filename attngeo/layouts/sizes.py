@@ -113,18 +113,18 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
         value_dim = int(stored.fields["v_head_dim"])
         if "v_b" in stored.tensors:
             rank = math.prod(stored.shape("kv_norm"))
-            _require_size(stored, "v_b", math.prod(stored.shape("v_b")), sizes.heads * value_dim * rank)
+            _require_size(stored, "v_b", math.prod(stored.shape("v_b")), sizes.heads * value_dim * rank, "numbers")
     else:
         holder = layout.holder("v")
         rows, width = stored.out_in("v", transposed=holder.transposed)
         value_dim = sizes.head_dim
         if holder.slots == "v":
             value_dim = rows // key_heads
-        _require_size(stored, "v", rows, replace(sizes, value_dim=value_dim).rows(holder.slots))
+        _require_size(stored, "v", rows, replace(sizes, value_dim=value_dim).rows(holder.slots), "outputs")
         if width != sizes.key_width:
             raise ShapeError(f"its values read {width} inputs, but its keys read {sizes.key_width}")
     output_width, inputs = stored.out_in("o", transposed=layout.outputs[0].transposed)
-    _require_size(stored, "o", inputs, sizes.heads * value_dim)
+    _require_size(stored, "o", inputs, sizes.heads * value_dim, "inputs")
     if "v_bias" in stored.tensors:
         expected = {key_heads * value_dim, *([] if isinstance(layout, LatentLayout) else [rows])}
         bias = stored.shape("v_bias")
@@ -132,17 +132,17 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
             counts = " or ".join(map(str, sorted(expected)))
             raise ShapeError(f"{stored.tensors['v_bias']} is {list(bias)}, expected a vector of {counts} numbers")
     if "o_bias" in stored.tensors:
-        _require_size(stored, "o_bias", math.prod(stored.shape("o_bias")), output_width)
+        _require_size(stored, "o_bias", math.prod(stored.shape("o_bias")), output_width, "numbers")
     if "o_norm" in stored.tensors:
-        _require_size(stored, "o_norm", math.prod(stored.shape("o_norm")), output_width)
+        _require_size(stored, "o_norm", math.prod(stored.shape("o_norm")), output_width, "numbers")
     return replace(sizes, value_dim=value_dim, output_width=output_width)
 
 
-def _require_size(stored: StoredModule, role: str, size: int, expected: int) -> None:
-    """Raise ShapeError if the size of the tensor of this role is not the expected one."""
+def _require_size(stored: StoredModule, role: str, size: int, expected: int, unit: str) -> None:
+    """Raise ShapeError if the size of the tensor of this role is not the expected one. unit: what the size counts."""
     if size != expected:
         shape = list(stored.shape(role))
-        raise ShapeError(f"{stored.tensors[role]} is {shape}, expected a size of {expected}, got {size}")
+        raise ShapeError(f"{stored.tensors[role]} is {shape} with {size} {unit}, expected {expected}")
 
 
 # Heads that are slots of stored layers
@@ -374,6 +374,6 @@ def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
             fits = len(shape) == 1 and shape[0] % head_dim == 0
         if not fits:
             raise ShapeError(
-                f"{name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
+                f"{name} is {list(shape)}, which does not match {heads} heads and {key_heads} "
                 f"key heads with head_dim {head_dim} and an input width of {sizes.d_model}"
             )

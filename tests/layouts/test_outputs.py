@@ -211,9 +211,12 @@ UNKNOWN: dict[str, tuple[dict[str, Tensor | None], str]] = {
     "no values": ({"v_proj": None}, f"it has no {ATTENTION}.v_proj.weight"),
     "no output projection": ({"o_proj": None}, "its output projection is unknown: found none, looked for o_proj, "),
     "two output projections": ({"dense": torch.ones(24, 32)}, "found several candidates: o_proj.weight, dense.weight"),
-    "an output projection of another width": ({"o_proj": torch.ones(24, 31)}, r"\[24, 31\], expected a size of 32"),
+    "an output projection of another width": (
+        {"o_proj": torch.ones(24, 31)},
+        r"\[24, 31\] with 31 inputs, expected 32",
+    ),
     "values of another input": ({"v_proj": torch.ones(16, 20)}, "its values read 20 inputs, but its keys read 24"),
-    "a bias of another width": ({"o_proj.bias": torch.ones(5)}, "expected a size of 24, got 5"),
+    "a bias of another width": ({"o_proj.bias": torch.ones(5)}, "with 5 numbers, expected 24"),
 }
 
 

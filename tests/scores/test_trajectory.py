@@ -193,7 +193,8 @@ def test_folders_of_a_training_are_drawn_by_the_command_and_a_recipe(inside: Com
     (tmp_path / "r.toml").write_text(recipe)
     report = inside("report", "r.toml", "-o", "report", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
-    assert "the step at which each leaves chance" in (tmp_path / "report/report.md").read_text("utf-8")
+    page = (tmp_path / "report/report.md").read_text("utf-8")
+    assert "the step from which each is outside the range of chance" in page
     one = inside("plot", "trajectory", "demo:encoder", "-o", "no.json", cwd=tmp_path)
     assert_fails(one, DataError, "demo:encoder", "run/checkpoint-500")
     assert not (tmp_path / "no.json").exists()

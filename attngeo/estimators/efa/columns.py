@@ -80,7 +80,7 @@ def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem
 
 def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
     """Raise TableError for a missing value. is_read: the rows to check, [rows]."""
-    from_file = ", or holds a text such as NA, which --missing '' keeps" if source != TRAINING else ""
+    from_file = ", or holds a value such as NA, which --missing '' keeps" if source != TRAINING else ""
     problem = f", expected a value: the cell is empty{from_file}; fill it, or leave the row out"
     refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
@@ -88,7 +88,7 @@ def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bo
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     """The error for a value that cannot be compared, such as a list, or that a saved model cannot store."""
     kind = type(value).__name__
-    return TableError(f"has a {kind}, expected texts or numbers; convert it", subject=source, column=column)
+    return TableError(f"has a {kind}, expected strings or numbers; convert it", subject=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.Index[Any]]:
@@ -224,7 +224,7 @@ def _advise_texts(column: pd.Series[Any], is_text: np.ndarray, is_number: np.nda
     first = str(column.iloc[int(is_text.argmax())])
     # Without another value, the missing cell would be refused, too.
     others = "" if source == TABLE else "if it has other values, "
-    return f"{texts}; leave the row out, or {others}treat such texts as missing with {name_missing([first])}"
+    return f"{texts}; leave the row out, or {others}treat such values as missing with {name_missing([first])}"
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:

@@ -203,11 +203,11 @@ def describe_times(frame: pd.DataFrame, covariates: Mapping[str, Covariate], sou
         if moments is None:
             continue
         if covariate.zone and moments.is_naive().any():
-            yield f"column {name!r:.60}: times without a zone are read in {covariate.zone}"
+            yield f"column {name!r:.60}: times without a zone are taken to be in {covariate.zone}"
         if covariate.zone is None and moments.zones:
             yield (
-                f"column {name!r:.60}: times are read in UTC, because the model has no time zone: an older version "
-                "saved it, or it was fitted to seconds"
+                f"column {name!r:.60}: times are taken to be in UTC, because the model has no time zone: it was saved "
+                "by an older version, or fitted to seconds"
             )
 
 

@@ -105,7 +105,7 @@ def _measure_scale(numbers: Tensor, column: str) -> tuple[float, float]:
     center, deviation = measure_scale(numbers.double().numpy())
     if 0 < deviation < TOO_CLOSE * abs(center):
         raise TableError(
-            f"has a mean of {center:g} and a deviation of {deviation:g}, so single precision cannot tell its "
+            f"has a mean of {center:g} and a standard deviation of {deviation:g}, so single precision cannot tell its "
             "values apart; subtract a constant from the column, in all tables",
             subject=TRAINING,
             column=column,

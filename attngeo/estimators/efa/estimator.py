@@ -385,7 +385,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if data is not None and part == "items" and not needs_table:
             raise UsageError("the model draws items, which needs no table; leave out $data", "data")
         if data is not None and (options.sequences is not None or options.length is not None):
-            raise UsageError("the table already states the sequences to draw; leave out sequences and length")
+            problem = "the table already states the sequences to draw; leave out $sequences and $length"
+            raise UsageError(problem, "sequences", "length")
         rows = self._make_rows(options) if data is None else data
         for model in self._parts:
             rows = self._draw(model, rows, options)
@@ -522,11 +523,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             raise UsageError(f"{problem}; or set $by to vectors", "by")
         counts = self.counts_
         if counts is None:
-            note = "an older version saved the model, without counts: sequences and lift are empty"
+            note = (
+                'the model was saved by an older version, without counts: the columns "sequences" and "lift" are empty'
+            )
             report(Progress("note", f"{note}; fit it again to get them"))
         elif counts.least > 1:
             note = f"only pairs of items in {counts.least:,} or more sequences are counted"
-            report(Progress("note", f"{note}: sequences and lift are empty for other pairs"))
+            report(Progress("note", f'{note}: the columns "sequences" and "lift" are empty for other pairs'))
         return rank_beside(part, self.items_, item, counts, self.options_, options.top)
 
     def save(self, folder: str | Path) -> None:
@@ -607,7 +610,5 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 def _check_architecture(architecture: object) -> Architecture:
     """The architecture. Raises UsageError for anything else."""
     if not isinstance(architecture, Architecture):
-        raise UsageError(
-            f"architecture is {architecture!r:.60}, expected an Architecture of attngeo.estimators.efa.options"
-        )
+        raise UsageError(f"architecture is {architecture!r:.60}, expected attngeo.estimators.efa.options.Architecture")
     return architecture

@@ -328,9 +328,9 @@ def read_basket(
         return read_like(model, text, form=form, progress=progress)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
-        problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model with {lacks}"
+        problem = f"{text!r:.60} has no {lacks}, which the model needs; give a file ({' '.join(SUFFIXES)})"
         if model.part_ == "both" and not model.options_.covariates:
-            problem += "; to give items alone, name the subfolder items of the model"
+            problem += "; if you have only items, name the model's subfolder items"
         raise UsageError(problem)
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, name.strip()) for name in names]

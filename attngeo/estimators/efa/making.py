@@ -162,7 +162,7 @@ def measure_distances(places: np.ndarray, distance: Distance) -> np.ndarray:
         if np.abs(degrees).max() > most:
             wrong = degrees[np.abs(degrees).argmax()]
             raise TableError(
-                f"a place has the {name} {wrong:g}, expected -{most} to {most} degrees; name the column of latitude "
-                "first, then longitude, or set distance to euclidean"
+                f"a place has {name} {wrong:g}, expected -{most} to {most} degrees; name the latitude column "
+                "first, then the longitude column, or set distance to euclidean"
             )
     return RADIUS * np.asarray(haversine_distances(np.radians(places)))

@@ -173,7 +173,7 @@ class EfaOptions(EstimatorOptions):
     )
     lags: Sequence[str] = option(
         (),
-        "Column with the row's own value at an earlier time, the latest first",
+        "Column with the row's own value at an earlier time; for several, give the latest first",
         advanced=True,
         panel=INPUT,
         metavar="COLUMN",
@@ -219,13 +219,14 @@ class EfaOptions(EstimatorOptions):
     )
     standardize: bool = option(
         True,
-        "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
+        "Scale values and coordinates to mean 0 and standard deviation 1 inside the model, and start predictions at "
+        "the mean",
         advanced=True,
         panel=MODEL,
     )
     window: int | None = option(
         None,
-        "Number of positions on each side that the factor model of items or their values sums",
+        "Number of positions on each side that the factor model of items or their values sums over",
         advanced=True,
         panel=MODEL,
         least=1,
@@ -233,7 +234,7 @@ class EfaOptions(EstimatorOptions):
     )
     n_neighbors: int | None = option(
         None,
-        "Number of nearest places that the factor model sums",
+        "Number of nearest places that the factor model sums over",
         advanced=True,
         panel=MODEL,
         least=1,
@@ -292,7 +293,7 @@ class EfaOptions(EstimatorOptions):
 
     def _check(self) -> None:
         if not self.value:
-            raise UsageError("$value has no column, expected one or more", "value")
+            raise UsageError("$value names no column, expected one or more", "value")
         predicted = self.families.keys()
         columns_of_options: dict[str, Sequence[str]] = {
             "value": list(_split(VALUE, self.value)),
@@ -308,7 +309,7 @@ class EfaOptions(EstimatorOptions):
             if name != "value" and both:
                 raise UsageError(f"${name} has {min(both)!r}, the predicted column; name another one", name)
             if len(set(columns)) < len(texts):
-                raise UsageError(f"${name} has a column twice: {', '.join(texts)}; name each once", name)
+                raise UsageError(f"${name} names a column twice: {', '.join(texts)}; name each once", name)
             others.update(columns)
         for name, column, used in (("sequence", self.sequence, others), ("item", self.item, self.kinds)):
             if column in used:
@@ -400,7 +401,7 @@ class EfaFitOptions(FormOptions, EfaOptions):
     )
     resume: str | None = option(
         None,
-        "Keep the state of an unfinished training in FOLDER; the same command resumes it",
+        "Keep the state of an unfinished training run in FOLDER; the same command resumes it",
         panel=RESULTS,
         metavar="FOLDER",
     )

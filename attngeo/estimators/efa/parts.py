@@ -78,8 +78,8 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         _refuse_given(options, "a model of items", OF_VALUES)
         if options.family is not None:
             raise UsageError(
-                f"$family is {options.family}, but the model is of items, which have no family; name the column of "
-                "values with $value",
+                f"$family is {options.family}, but the model predicts items, which have no family; name the value "
+                "column with $value",
                 "family",
                 "value",
             )
@@ -92,7 +92,7 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         elif values:
             _refuse_given(options, "a factor model of places", ("window",), "set n_neighbors")
     if len(values) > 1 and (options.model == "fm" or options.lags):
-        subject = "a factor model takes" if options.model == "fm" else "$lags belong to"
+        subject = "a factor model accepts" if options.model == "fm" else "$lags can belong to only"
         raise UsageError(
             f"$value names {len(values)} columns, but {subject} one value; name one, or fit a model for each",
             "value",

@@ -144,8 +144,8 @@ def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
     mean = model.change(natural[known], "mean")
     if not mean.isfinite().all() or bool((mean.abs() > LARGEST_DRAWN).any()):
         raise DataError(
-            "the drawn values grow without limit: no joint distribution has the model's conditional ones; draw with a "
-            "model of direction uni, or of another family"
+            "the drawn values grow without limit: no joint distribution has the model's conditional distributions; "
+            "draw with a model that has direction uni, or a different family"
         )
     drawn = model.change(natural[known], "sample").float()
     return torch.zeros(natural.shape).masked_scatter(known[:, None], drawn)

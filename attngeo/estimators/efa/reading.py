@@ -169,8 +169,8 @@ class TableReader:
         if self.shape.places:  # whose values a factor model adds up
             refused = gaps > 1
             problem = (
-                f"{gaps[refused.argmax()]} missing values, expected at most one: a factor model of places sums all "
-                "others; leave such sequences out, or fit with model efa"
+                f"{gaps[refused.argmax()]} missing values, expected at most one: a factor model of places sums "
+                "over all other places; leave out such sequences, or fit with model efa"
             )
             is_predicted: np.ndarray = missing | (gaps[codes] == 0)
         elif self.options.may_be_alone:
@@ -268,4 +268,4 @@ def _advise_levels(values: np.ndarray) -> str:
     """The ordinal family that has these values; "" if none does."""
     are_levels = bool(np.all((values >= 0) & (values < MOST_LEVELS) & (values == np.floor(values))))
     largest = int(values.max(initial=0)) if are_levels else 0
-    return f"ordinal:{largest + 1} has the levels from 0 to {largest}" if largest else ""
+    return f"ordinal:{largest + 1} has levels 0 to {largest}" if largest else ""

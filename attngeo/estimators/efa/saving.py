@@ -130,7 +130,7 @@ class SavedEfa(SavedModel):
     def _check_values(self) -> SavedEfa:
         """Refuse items, categories and places that no training rows have."""
         if len(set(self.items)) < len(self.items) or any(item != item for item in self.items):
-            raise ValueError("items has NaN or an item twice, expected texts or numbers, each once")
+            raise ValueError("items has NaN or a repeated item, expected strings or numbers, each once")
         shape = self.shape
         if not self.items and (shape.part == "items" or not shape.coordinates):
             raise ValueError("expected items or coordinates")
@@ -141,9 +141,11 @@ class SavedEfa(SavedModel):
                 raise ValueError(f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind}")
             has_categories = covariate.kind in ("category", "categories")
             if len(set(covariate.categories)) < max(len(covariate.categories), has_categories):
-                raise ValueError(f"shape: the covariate {column!r} has a category twice or none, expected each once")
+                raise ValueError(
+                    f"shape: the covariate {column!r} has no categories or a repeated one, expected each once"
+                )
         if any(len(place) != shape.coordinates for place in shape.places):
-            raise ValueError(f"shape: a place has not {shape.coordinates} coordinates")
+            raise ValueError(f"shape: a place does not have {shape.coordinates} coordinates")
         return self
 
 
@@ -275,7 +277,8 @@ def _read_counts(folder: Path, saved: SavedEfa, tensors: dict[str, Tensor]) -> I
     is_count = (counts.items >= 0) & (counts.items <= counts.sequences)
     if not (is_pair.all() and is_count.all() and ((both >= 1) & (both <= counts.sequences)).all()):
         raise CorruptCheckpointError(
-            f"the counts of items do not fit {counts.sequences:,} sequences; {ADVICE}", subject=folder / WEIGHTS
+            f"the counts of items do not match the number of sequences, {counts.sequences:,}; {ADVICE}",
+            subject=folder / WEIGHTS,
         )
     return counts
 

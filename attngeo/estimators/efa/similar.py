@@ -27,8 +27,8 @@ def explain_no_probability(model: PartModel) -> str | None:
         )
     if model.shape.covariates:
         return (
-            "the model predicts items from covariates, too, which an item alone lacks; give rows with "
-            "an empty item to attngeo efa predict"
+            "the model also predicts from covariates, which a single item does not have; give rows with an empty item "
+            "to attngeo efa predict"
         )
     if model.shape.longest < 2:
         return "the model was fitted to sequences of one row; fit to sequences of two or more"

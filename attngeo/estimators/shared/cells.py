@@ -189,7 +189,7 @@ def refuse_unread(
         more = f" (nor are {count - 1:,} more of {present:,} cells)" if count > 1 else ""
         advice = "write the column as in training, or leave the row out"
         if isinstance(column.iloc[row], str):
-            advice += f"; {name_missing([column.iloc[row]])} treats such texts as missing"
+            advice += f"; {name_missing([column.iloc[row]])} treats such values as missing"
         raise TableError(f"{shown} is not a {noun} {like}{more}; {advice}", row=row + 1, column=column.name)
     return (
         f"{count:,} of {present:,} cells are not {noun}s {like} and count as missing, such as {shown} in row {row + 1}"

@@ -109,7 +109,7 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
             return None
         written = found[0] + _find_time_format(values)
     moments = read_moments(values, written)
-    refuse_mixed_zones(column, moments, f"--column-type {column.name!s:.60}:category keeps the texts")
+    refuse_mixed_zones(column, moments, f"--column-type {column.name!s:.60}:category keeps the values as text")
     example = _write_cell(values.iloc[0]) if len(values) else ""
     return DateColumn(written, moments.zone, example, len(moments.zones) > 1)
 
@@ -235,18 +235,20 @@ def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Momen
         form = f" {show_value(training.example)}" if training.example else ""
         present = int(moments.wall.notna().sum())
         notes.append(
-            f"{count:,} of {present:,} dates are not in the format of training{form}, but are read as dates, too: "
-            f"{first} in row {row + 1} as {moments.wall.iloc[row]}"
+            f"{count:,} of {present:,} dates are not in the format used in training{form}, but are still read as "
+            f"dates: {first} in row {row + 1} as {moments.wall.iloc[row]}"
         )
     if training.zone is None:
         if moments.zones:
-            notes.append("zones are ignored, because an older version saved the model without them; fit it again")
+            notes.append(
+                "zones are ignored, because the model was saved without them by an older version; fit it again"
+            )
         return moments.wall, notes
     refuse_mixed_zones(column, moments, "write them all the same way")
     if training.zone and moments.zones:
         return to_zone(moments.utc, training.zone), notes
     if training.zone and moments.wall.notna().any():
-        notes.append(f"times without a zone are read in {training.zone}")
+        notes.append(f"times without a zone are taken to be in {training.zone}")
     if not training.zone and moments.zones:
         is_wrong = moments.utc.notna()
         if not training.has_times:

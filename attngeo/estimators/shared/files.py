@@ -179,7 +179,7 @@ def keep_form(rows: pd.DataFrame, frame: pd.DataFrame, path: str, progress: Prog
         to_csv(rows).encode(encoding)
     except UnicodeEncodeError as error:
         form["encoding"] = "utf-8"
-        what = f"{encoding} has no {error.object[error.start]!r}, which occurs in a text of the model"
+        what = f"{encoding} has no {error.object[error.start]!r}, which occurs in the output"
         progress(Progress("note", f"{path}: {what}; a .csv file is therefore written as UTF-8"))
     rows.attrs[FORM] = form
     return rows
@@ -402,7 +402,8 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
     if is_beyond.any():
         row = int(is_beyond.to_numpy().argmax())
         raise TableError(
-            f"has the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; its unit may be wrong",
+            f"has the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; the unit of the "
+            "column may be wrong",
             subject=path,
             row=row + 1,
             column=dates.name,
@@ -454,14 +455,16 @@ def _read_numerals(
         numerals = column.choose(mark)
         if column.is_unclear and mark is None:
             numbers = [f"{numerals.read(cells[:1]).iloc[0]:g}" for numerals in column.forms.values()]
-            now = "a number with decimal mark ." if column.is_read else "a text"
-            notes.append(f"{shown} may be {' or '.join(numbers)}, and is read as {now}; --decimal sets it")
+            now = "a number with decimal mark ." if column.is_read else "text"
+            notes.append(
+                f"{shown} may be {' or '.join(numbers)}, and is read as {now}; --decimal sets the decimal mark"
+            )
         elif form.decimal not in (None, *column.forms):
             frame = frame.assign(**{column.name: column.texts})
             notes.append(f"{shown} is not a number with decimal mark {mark}, so all cells are categories")
         elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
-            advice = "; --decimal sets it" if column.is_unclear and form.decimal is None else ""
+            advice = "; --decimal sets the decimal mark" if column.is_unclear and form.decimal is None else ""
             notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
     return frame, mark, notes
 
@@ -516,7 +519,7 @@ def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
             lines = str(cells.iloc[rows[0]]).count("\n") + 1
             more = f" (and {len(rows) - 1:,} more such cells)" if len(rows) > 1 else ""
             parts = name_separator(form.separator)
-            what = f"a cell holds {lines} lines with {parts}{more}, as between two stray quotation marks"
+            what = f"a cell holds {lines} lines with {parts}{more}, perhaps between two stray quotation marks"
             yield f"column {name!r:.60}, row {rows[0] + 1}: {what}; --no-quotes reads each line as a row"
 
 
@@ -537,7 +540,7 @@ def _explain(path: Path) -> Iterator[None]:
         raise TableError(f"{path} is empty, expected column names in the first line, and rows") from None
     except pd.errors.ParserWarning:
         raise TableError(
-            "more cells than columns; put texts that contain commas in quotation marks", subject=path, row=1
+            "more cells than columns; put cells that contain commas in quotation marks", subject=path, row=1
         ) from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -554,8 +557,8 @@ def _explain(path: Path) -> Iterator[None]:
         surplus = SURPLUS.search(reason)
         if surplus:
             expected, line, count = surplus.groups()
-            problem = f"line {line} has {count} cells, expected {expected} as in the lines before"
-            advice = "put texts that contain separators in quotation marks, or correct the line"
+            problem = f"line {line} has {count} cells, expected {expected} as in the previous lines"
+            advice = "put cells that contain separators in quotation marks, or correct the line"
             raise TableError(f"{problem}; {advice}", subject=path) from None
         unclosed = UNCLOSED.search(reason)
         if unclosed:
@@ -616,7 +619,7 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     if Path(path).suffix.lower() == ".parquet":
         return
     for name, texts in find_few_texts(frame):
-        advice = "--missing treats such texts as missing"
+        advice = "--missing treats such values as missing"
         yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
 
 

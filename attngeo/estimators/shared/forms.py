@@ -114,9 +114,9 @@ def find_form(path: Path, options: FormOptions = AS_FOUND) -> FileForm:
     separator = options.separator or found or default
     notes = []
     if options.separator is None and separator != default:
-        notes.append(f"columns are separated by {name_separator(separator)}; --separator sets it")
+        notes.append(f"columns are separated by {name_separator(separator)}; --separator sets a different one")
     if options.encoding is None and encoding != UTF8:
-        notes.append(f"the encoding is {encoding}; --encoding sets it")
+        notes.append(f"the encoding is {encoding}; --encoding sets a different one")
     return FileForm(separator, encoding, options.quotes, skipped, options.decimal, tuple(notes))
 
 

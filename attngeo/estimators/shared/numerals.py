@@ -162,7 +162,7 @@ def describe_unit(column: pd.Series[Any]) -> str:
     unit, example = next(iter(units.items()))
     advice = "remove the units to have the cells read as numbers"
     if others:
-        advice += f", and treat the other texts as missing with {name_missing(others)}"
+        advice += f", and treat the other values that are not numbers as missing with {name_missing(others)}"
     return f"{example!r:.40} is read as text, because of its unit {unit!r}; {advice}"
 
 

@@ -80,7 +80,9 @@ def list_plain(values: Iterable[Any], where: str) -> list[Any]:
     plain = [as_python(value) for value in values]
     for value in plain:
         if not isinstance(value, PLAIN):
-            raise TableError(f"{where} {type(value).__name__}, which a saved model cannot store; use texts or numbers")
+            raise TableError(
+                f"{where} {type(value).__name__}, which a saved model cannot store; use strings or numbers"
+            )
     return plain
 
 
@@ -96,7 +98,7 @@ def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any],
         text = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError as error:
         raise TableError(
-            f"a text has {error.object[error.start : error.end]!r}, which is not a valid character, so it cannot be "
+            f"a string has {error.object[error.start : error.end]!r}, which is not a valid character, so it cannot be "
             "saved; replace it"
         ) from None
     with atomic_write(folder / WEIGHTS) as path:
@@ -124,11 +126,13 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
         )
     if config.get("format") not in (schema.FORMAT, *schema.OLDER):
         raise UnsupportedModelError(
-            f"format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
-            f"{schema.FORMAT}; fit it again, or install that version",
+            f"format {config.get('format')!r:.20} saved by attngeo {config.get('attngeo_version')!r:.20}, expected "
+            f"{schema.FORMAT}; fit it again, or install that version of attngeo",
             subject=path,
         )
-    log.info("%s: %s, format %s, of attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version"))
+    log.info(
+        "%s: %s, format %s, saved by attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version")
+    )
     try:
         return schema.model_validate_json(_name_anew(config, schema) or text)
     except ValidationError as error:

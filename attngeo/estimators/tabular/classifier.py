@@ -388,7 +388,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         if not issubclass(kind, cls):
             fitted, command = ("with", "predict") if saved.target else ("without", "impute")
             raise UnsupportedModelError(
-                f"{folder} was fitted {fitted} a target, expected a model of the other kind; load it with "
+                f"the model in {folder} was fitted {fitted} a target, expected a model of the other kind; load it with "
                 f"{kind.__name__}.load, or use attngeo tabular {command}"
             )
         model: Self = kind(**dict(saved.parameters))

@@ -113,7 +113,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
                 # It begins as scikit-learn requires of every classifier.
                 problem = f"Unknown label type: fractions, such as {example}, expected class names or class numbers"
             raise TableError(
-                f"{problem}; use texts or whole numbers, or cut numbers into classes, for "
+                f"{problem}; use strings or whole numbers, or cut numbers into classes, for "
                 "example with pandas.qcut(y, 4, labels=False)",
                 column=series.name,
             ) from None
@@ -211,7 +211,7 @@ class ColumnCoding:
             try:
                 codes = find_values(column, self.values)
             except TypeError:
-                problem = "has values that cannot be compared, expected texts or numbers"
+                problem = "has values that cannot be compared, expected strings or numbers"
                 raise TableError(problem, column=self.name) from None
             expected = f"one of: {list_names(self.values)}" if self.values else "an empty cell"
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
@@ -274,7 +274,7 @@ def learn_coding(
     try:
         return ColumnCoding(name, tuple(sort_values(_list_frequent(column.astype(object), min_frequency))))
     except TypeError:
-        raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
+        raise TableError("has values that cannot be compared, expected strings or numbers", column=name) from None
 
 
 def _list_frequent(column: pd.Series[Any], least: int) -> set[Any]:
@@ -382,8 +382,8 @@ class TableCoding:
             if uncertain:
                 yield (
                     f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision, and "
-                    "too close to the edge of a bin to know their side; they are used unchanged; write the column in "
-                    "double precision"
+                    "so close to the edge of a bin that their side is uncertain, but they are used unchanged; write "
+                    "the column in double precision"
                 )
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
@@ -426,7 +426,8 @@ def learn_table(
         return TableCoding((*features, response))
     if len(features) < 2:
         raise TableError(
-            f"the table has {len(features)} feature(s) without a response, expected two or more, to predict each other"
+            f"the table has {len(features)} feature(s) without a response, expected two or more, so that "
+            "they can predict each other"
         )
     if all(column.size < 2 for column in features):
         raise TableError(
@@ -445,7 +446,7 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
     try:
         values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
     except TypeError:
-        problem = f"{subject}has labels that cannot be sorted; make them all texts, or all numbers"
+        problem = f"{subject}has labels that cannot be sorted; convert them all to strings, or all to numbers"
         raise TableError(problem, column=labels.name) from None
     if not set(labels) <= set(values):
         problem = f"{subject}has labels that are not in classes; expected some of: {list_names(values)}"

@@ -270,11 +270,11 @@ def _describe_texts(frame: pd.DataFrame, least: int) -> Iterator[str]:
             cell = frame[name].iloc[row]
             what += f": all cells are categories, because {is_other.sum():,} of {frame[name].count():,} are not {kind}s"
             what += f", such as {show_value(cell)} in row {row + 1}"
-            advice = f"{name_missing([str(cell)])} treats such texts as missing"
+            advice = f"{name_missing([str(cell)])} treats such values as missing"
             if kind == "number":
                 advice = f"--column-type {name}:number reads the others as numbers, and these as missing"
         elif name in free:
-            what += f" has {free[name]:,} different texts in {len(frame):,} rows"
+            what += f" has {free[name]:,} different values in {len(frame):,} rows"
             advice = "--drop leaves it out"
             if kind == "number":
                 advice = f"--column-type {name}:number reads them as numbers"
@@ -283,7 +283,7 @@ def _describe_texts(frame: pd.DataFrame, least: int) -> Iterator[str]:
             rare = int(counts[counts < least].sum())
             if 2 * rare <= frame[name].count():
                 continue
-            what += f": {rare:,} of {frame[name].count():,} cells have texts that occur in fewer than {least} rows"
+            what += f": {rare:,} of {frame[name].count():,} cells have values that occur in fewer than {least} rows"
             advice = "they share one category; --min-frequency sets this number"
         yield f"{what}; {advice}"
 
@@ -393,7 +393,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
     named: columns of which the user knows.
     """
     for name in find_index(frame):
-        yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
+        yield f"{name!r}, an unnamed column that numbers the rows, is left out; to keep it, give it a name"
     if Path(path).suffix.lower() in SEPARATORS:
         yield from _describe_codes(frame, {*named})
         yield from _describe_equal(path, frame, options)
@@ -405,7 +405,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
         asked = ["", *(options.missing or ())]
         for name in names:
             # In a column of numbers, such a text could be nothing else.
-            advice = "; --missing '' keeps such texts as categories" if name in texts else ""
+            advice = "; --missing '' keeps such values as categories" if name in texts else ""
             counts = written[name][frame[name].isna() & ~written[name].isin(asked)].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
@@ -422,7 +422,7 @@ def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Ite
         return
     for text in texts:
         if written is None or not (written == text).any(axis=None):
-            yield f"no cell is {text!r:.40}, which --missing names; give --missing once for each text"
+            yield f"no cell is {text!r:.40}, which --missing names; give --missing once for each value"
 
 
 def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str]:

@@ -207,7 +207,7 @@ def _refuse_dates(column: pd.Series[Any], is_wrong: np.ndarray, cells: Mapping[s
         row = int(is_wrong.argmax())
         more = f" (nor are {is_wrong.sum() - 1:,} more of {column.count():,} cells)" if is_wrong.sum() > 1 else ""
         problem = f"is not a date{more}"
-        advice = f"{name_missing([str(column.iloc[row])])} treats such texts as missing"
+        advice = f"{name_missing([str(column.iloc[row])])} treats such values as missing"
     shown = show_value(column.iloc[row])
     return TableError(f"{shown} {problem}, {expected}; {advice}", row=row + 1, column=column.name)
 
@@ -282,6 +282,6 @@ def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
         if column.isna().any() or not column.is_unique:
             continue
         if name in texts:
-            yield str(name), "has a different text in every row"
+            yield str(name), "has a different value in every row"
         elif column.dtype.kind in "iu" and int(column.max()) - int(column.min()) + 1 == len(column):
             yield str(name), "numbers the rows"

@@ -317,7 +317,9 @@ def _describe_bins(model: TableModel, train: pd.DataFrame) -> list[str]:
     if not counts:
         return []
     listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
-    advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, as codes need"
+    advice = (
+        f"--column-type {next(iter(counts))!s:.60}:category keeps each value as a category, which is right for codes"
+    )
     return [f"whole numbers are cut into bins: {listed}; {advice}"]
 
 

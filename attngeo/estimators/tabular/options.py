@@ -29,7 +29,7 @@ Vocabulary = Literal["column", "shared"]
 Kind = Literal["number", "category", "date", "day-month", "month-day"]
 Unseen = Literal["category", "error", "mask"]
 UNSEEN = (
-    "How to treat a text that is not in the training rows: as a category of its own, as an error, or as missing (mask)"
+    "How to treat a value that is not in the training rows: as a category of its own, as an error, or as missing (mask)"
 )
 
 
@@ -37,7 +37,7 @@ def least_rows_option(default: int) -> Any:
     """The option `min_frequency`."""
     return option(
         default,
-        "Minimum training rows per category; rarer texts count as unseen",
+        "Minimum training rows per category; rarer values count as unseen",
         advanced=True,
         panel=COMPUTATION,
         least=1,
@@ -275,7 +275,7 @@ class FitOptions(FormOptions, ClassifierOptions):
             object.__setattr__(self, "hidden_share", 0.0)
         if self.target is None and methods != (OURS,):
             raise UsageError(
-                f"$methods requires $target: without one, {OURS} predicts each column",
+                f"$methods requires $target: without a target, {OURS} predicts each column",
                 "methods",
                 "target",
             )

@@ -80,10 +80,10 @@ class SavedColumn(Table):
     def _refuse_contradictions(self) -> SavedColumn:
         problem = ""
         if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
-            problem = "has NaN, expected texts or numbers"
+            problem = "has NaN, expected strings or numbers"
         elif self.edges is None:
             if len(set(self.values)) < len(self.values):
-                problem = "has a value twice, expected each once"
+                problem = "has a repeated value, expected each once"
         elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
             problem = f"has {len(self.values)} bins, and edges that do not separate them"
         elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
@@ -141,13 +141,16 @@ class SavedClassifier(SavedModel):
         features = self.columns[:-1] if self.target else self.columns
         response = self.columns[-1]
         if len({column.name for column in features}) < len(features):
-            raise ValueError("columns has a name twice, expected each once")
+            raise ValueError("columns has a repeated name, expected each once")
         for zone in filter(None, (self.zones or {}).values()):
             find_zone(zone)
         if not self.target:
             return self
         if response.edges is not None or len(response.values) < 2:
-            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
+            raise ValueError(
+                "columns: the last one, the response, has bins or fewer than 2 values, expected at least 2 values and "
+                "no bins"
+            )
         return self
 
     def list_dates(self) -> dict[str, DateColumn]:

@@ -66,5 +66,5 @@ def count_roles(source: str | Path) -> pd.DataFrame:
         columns=list(ROLE_COLUMNS),
     )
     frame = frame.sort_values("z", key=abs, ascending=False, kind="stable", ignore_index=True)
-    frame.attrs |= {"title": "Tokens as contexts and as predicted", "text": str(source), **software()}
+    frame.attrs |= {"title": "Tokens as contexts and as predicted tokens", "text": str(source), **software()}
     return frame

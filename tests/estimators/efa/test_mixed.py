@@ -497,8 +497,8 @@ def test_times_of_any_year_are_days_since_1970(text: str) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "no family": ({"value": ("rating:poisson", "age")}, UsageError, ["'age'", "without a family", "age:gaussian"]),
-    "twice": ({"value": ("rating:poisson", "rating:gaussian")}, UsageError, ["value has a column twice"]),
-    "none": ({"value": ()}, UsageError, ["value has no column"]),
+    "twice": ({"value": ("rating:poisson", "rating:gaussian")}, UsageError, ["value names a column twice"]),
+    "none": ({"value": ()}, UsageError, ["value names no column"]),
     "mistyped family": ({"value": "rating:poison"}, UsageError, ["value has", "'poison'", "did you mean poisson?"]),
     "other family": ({"value": "rating:normal"}, UsageError, ["'normal'", "gaussian[:VARIANCE]"]),
     "number of a family": ({"value": "rating:binomial"}, UsageError, ["value", "binomial:TOTAL_COUNT"]),
@@ -573,8 +573,8 @@ def saved_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("shape.values", [{}], ["values is 1, expected 2"]),
         ("shape.covariates", [], ["covariates is 0, expected 3"]),
-        ("shape.covariates.0.categories", ["war", "war"], ["'genre'", "twice"]),
-        ("shape.covariates.0.categories", [], ["'genre'", "none"]),
+        ("shape.covariates.0.categories", ["war", "war"], ["'genre'", "repeated"]),
+        ("shape.covariates.0.categories", [], ["'genre'", "no categories"]),
         ("shape.covariates.0.categories", ["war"], ["model.safetensors"]),
         ("shape.covariates.1.kind", "category", ["'age' is a category, expected a number"]),
         ("shape.covariates.1.scale", [0.0, -1.0], ["shape.covariates.1.scale"]),

@@ -254,7 +254,7 @@ def test_items_that_a_saved_model_cannot_keep_are_refused_before_the_training(it
     rows = ROWS.assign(item=pd.Series([item] * len(ROWS)))
     said: list[object] = []
     model = ExponentialFamilyAttention(width=4, max_epochs=1, validation_fraction=0)
-    with refuses(TableError, "'item'", f"has a {type(item).__name__}", "texts or numbers"):
+    with refuses(TableError, "'item'", f"has a {type(item).__name__}", "strings or numbers"):
         model.fit(rows, progress=said.append)
     assert said == []
 

@@ -417,7 +417,7 @@ def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Pa
     rows = ROWS.assign(item=pd.to_datetime("2020-01-01") + pd.to_timedelta(range(len(ROWS)), unit="D"))
     rows.to_parquet(tmp_path / "rows.parquet")
     said: list[object] = []
-    with refuses(TableError, "Timestamp", "texts or numbers"):
+    with refuses(TableError, "Timestamp", "strings or numbers"):
         fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**SMALL, save=str(tmp_path / "m")), said.append)
     assert said == []
 
@@ -560,7 +560,7 @@ def test_items_alone_are_no_basket_of_a_model_of_values(part: str) -> None:
     """A saved model of both has one of its items beside it."""
     with refuses(UsageError, "'tea,milk' has no values", ".csv") as caught:
         read_basket(make_efa(**SMALL | {"part": part}).fit(ROWS), "tea,milk")
-    assert ("name the subfolder items" in str(caught.value)) is (part == "both")
+    assert ("name the model's subfolder items" in str(caught.value)) is (part == "both")
 
 
 def test_a_column_has_one_role() -> None:
@@ -645,7 +645,7 @@ def test_rows_that_are_left_alone_are_read_if_the_model_reads_such() -> None:
 def test_columns_of_lists_are_refused(column: str, tmp_path: Path) -> None:
     rows = ROWS.assign(**{column: [[1]] * len(ROWS)})
     rows.to_parquet(tmp_path / "rows.parquet")
-    with refuses(TableError, f"column '{column}'", "texts or numbers"):
+    with refuses(TableError, f"column '{column}'", "strings or numbers"):
         fit(rows, part="items")
     with refuses(TableError, f"column '{column}'", "rows.parquet"):
         fit_own_sequences(

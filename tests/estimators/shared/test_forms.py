@@ -52,7 +52,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "another column tells of commas": ('a,b\n"1,000","0,5"\n"2,000",1\n', "utf-8", {"decimal": ","}, ["is 1 "]),
     "the separator tells": ("a;b\n16.022;x\n5.123;y\n", "utf-8", COMMA, ["is 16022"]),
     "semicolons and points": ("a;b\n16.022;0.5\n5.123;7.4\n", "utf-8", {"sep": ";"}, []),
-    "nothing tells": ('a,b\n"1,000",x\n"2,000",y\n', "utf-8", {}, ["1000 or 1", "a text", "--decimal"]),
+    "nothing tells": ('a,b\n"1,000",x\n"2,000",y\n', "utf-8", {}, ["1000 or 1", "read as text", "--decimal"]),
     "nothing tells of points": ("a,b\n16.022,x\n5.123,y\n", "utf-8", {}, ["16.022 or 16022", "--decimal"]),
     "both marks": ('a,b,c\n0.5,"1,000",x;y\n', "utf-8", {"thousands": ","}, []),
     "points": ("a,b,c\n0.5,16.022,x;y\n1,2.123,z\n", "utf-8", {}, []),

@@ -314,7 +314,7 @@ READ_OTHERWISE = {
     "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
-    "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "a different text", "left out"]),
+    "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "a different value", "left out"]),
     "units": ("mass", ["1 234 kg", "5,5 kg"] * 20, ["'mass'", "'1 234 kg'", "'kg'", "remove"]),
     "a currency": ("price", ["303,50 €", "$ 1,20", "9 USD", "1 €"] * 10, ["'price'", "'303,50 €'", "'€'"]),
     "a unit beside other texts": (
