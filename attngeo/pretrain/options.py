@@ -58,7 +58,7 @@ class PretrainOptions(Options):
 
     model: str = option(
         BY_MODEL,
-        f"Model: {', '.join(PRESETS)}, or a config.json of transformers",
+        f"Model: {', '.join(PRESETS)}, or a transformers config.json",
         panel=MODEL,
         metavar="NAME|CONFIG.json",
         shown_default="tiny; vit-tiny for images",
@@ -72,7 +72,7 @@ class PretrainOptions(Options):
     )
     data: str = option(
         BY_MODEL,
-        "Text: austen (embedded), repeats (random syllables, repeated), a file, a folder, "
+        "Text: austen (bundled), repeats (random syllables, repeated), a file, a folder, "
         "org/name[:config][@revision][#split] on the Hub, wikipedia, "
         "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
         panel=INPUT,
@@ -112,7 +112,7 @@ class PretrainOptions(Options):
     report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(
         "save_every",
-        "Updates between checkpoints; only the last two are kept, but the scores of every log",
+        "Updates between checkpoints; only the last two checkpoints are kept, but the scores of every log are",
         advanced=True,
         panel=RUNNING,
         least=1,
