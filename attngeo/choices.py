@@ -111,7 +111,7 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     names = [str(known_name) for known_name in known]
     new_name = find_new_name(text, names)
     if new_name is not None:
-        return f"it is called {new_name} now"
+        return f"it is now called {new_name}"
     near = [known_name for known_name in names if known_name.casefold() == text.casefold()]
     near += [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
     if not near:

@@ -72,7 +72,7 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
         if name.startswith("__") or name not in find_homes():
             new_name = find_new_name(name, find_homes()) if name in RENAMED else None
             if new_name is not None:
-                raise AttributeError(f"{package} has no {name}; it is called {new_name} now")
+                raise AttributeError(f"{package} has no {name}; it is now called {new_name}")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = find_homes()[name]
         with require_extra(), hide_advice():

@@ -122,8 +122,8 @@ def score(
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     if a few columns dominate, positive if a few rows do. Both are defined in Saponati et al. 2025 (arXiv 2502.10927).
-    With three or more training steps, such as org/name@step*, a table shows the step from which each score
-    differs from chance: from there on, its median over layers is at least 2 standard deviations of a random form away.
+    With three or more training steps, such as org/name@step*, a table shows the step from which each score differs from
+    chance: from there on, its median over layers is at least 2 standard deviations of a random form away.
 
     Examples:
         attngeo score demo:minilm

@@ -101,14 +101,14 @@ FORMER: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("former", FORMER)
 def test_a_former_keyword_is_answered_with_the_new_one(former: str) -> None:
     function, name = FORMER[former]
-    with pytest.raises(UnknownOptionError, match=f"has no option '{former}'; it is called {name} now$"):
+    with pytest.raises(UnknownOptionError, match=f"has no option '{former}'; it is now called {name}$"):
         function(**{former: 1})
 
 
 def test_the_new_name_of_a_former_keyword_is_that_of_its_function() -> None:
     functions: dict[str, Callable[..., Any]] = {"n_answers": attngeo.analogy, "top": attngeo.nearest}
     for name, function in functions.items():
-        with pytest.raises(UnknownOptionError, match=f"has no option 'top_k'; it is called {name} now$"):
+        with pytest.raises(UnknownOptionError, match=f"has no option 'top_k'; it is now called {name}$"):
             function(top_k=1)
 
 

@@ -45,7 +45,7 @@ def test_a_name_is_imported_without_advice_of_bitsandbytes(
 
 def test_a_former_name_of_a_function_is_answered_with_the_new_one() -> None:
     for package, former, name in ((attngeo, "summarise", "summarize"), (attngeo.pretrain, "initialise", "initialize")):
-        with pytest.raises(AttributeError, match=f"^{package.__name__} has no {former}; it is called {name} now$"):
+        with pytest.raises(AttributeError, match=f"^{package.__name__} has no {former}; it is now called {name}$"):
             getattr(package, former)
         assert former not in dir(package)
         assert name in dir(package)

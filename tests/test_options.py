@@ -212,16 +212,16 @@ def test_python_a_command_and_a_recipe_have_the_same_options(name: str) -> None:
 def test_who_uses_a_former_name_is_told_the_new_one(former: str) -> None:
     new_names = RENAMED[former]
     for name in [new_names] if isinstance(new_names, str) else new_names:
-        assert advise(former, [name.partition("=")[0], "another"]) == f"it is called {name} now"
+        assert advise(former, [name.partition("=")[0], "another"]) == f"it is now called {name}"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="commands of tests are forks, which Windows lacks")
 def test_former_names_are_answered_in_python_by_a_command_and_in_a_recipe(inside: Command, tmp_path: Path) -> None:
-    with pytest.raises(UnknownOptionError, match="it is called circuit now"):
+    with pytest.raises(UnknownOptionError, match="it is now called circuit"):
         attngeo.attention_sites("demo:encoder", parts="qk")  # type: ignore[call-arg]
-    with pytest.raises(UsageError, match="it is called both now"):
+    with pytest.raises(UsageError, match="it is now called both"):
         attngeo.verify("demo:encoder", circuit="qkvo")  # type: ignore[arg-type]
-    with pytest.raises(UnknownOptionError, match="it is called tokenizer now"):
+    with pytest.raises(UnknownOptionError, match="it is now called tokenizer"):
         attngeo.words("demo:encoder", tokeniser=None)  # type: ignore[call-arg]
     for command, name in (
         (["efa", "run", "synthetic", "--published"], "--settings=code"),
@@ -230,14 +230,14 @@ def test_former_names_are_answered_in_python_by_a_command_and_in_a_recipe(inside
     ):
         run = inside(*command)
         assert run.returncode == 2
-        assert f"it is called {name} now" in run.stderr
+        assert f"it is now called {name}" in run.stderr
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         'title = "T"\n[[results]]\nname = "a"\ncommand = "efa"\nexperiment = "synthetic"\n'
         "options = { published = true }\n"
     )
     run = inside("report", recipe, "-o", tmp_path / "report")
-    assert "it is called settings=code now" in run.stderr
+    assert "it is now called settings=code" in run.stderr
 
 
 def test_the_schema_of_recipes_has_both_forms_of_an_option() -> None:

@@ -150,6 +150,6 @@ def test_former_names_are_answered_with_the_new_ones(inside: Callable[..., Compl
             function(model=ENCODER)  # type: ignore[call-arg]
     done = inside("lineage", ENCODER, DECODER, "--n-permutations", "19", "--sort", "candidate")
     assert done.returncode == 2
-    assert "it is called other now" in done.stderr
+    assert "it is now called other" in done.stderr
     with pytest.raises(AttributeError):
         attngeo.score_columns  # type: ignore[attr-defined]  # noqa: B018

@@ -216,7 +216,7 @@ def test_a_table_says_what_checks_are_about() -> None:
     assert second.note == "z is missing in 1 of 2 pairs"
     with refuses(DataError, "kind"):
         [*condition.outcomes(rows.drop(columns="kind"))]
-    with refuses(DataError, "z", "texts"):
+    with refuses(DataError, "z", "text"):
         [*condition.outcomes(rows.assign(z="text"))]
 
 

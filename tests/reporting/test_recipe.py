@@ -124,7 +124,7 @@ def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: P
 def test_a_former_option_is_answered_with_the_new_one(recipe: Path) -> None:
     analogy = '[[results]]\nname = "words"\ncommand = "analogy"\nmodels = ["demo:minilm"]\noptions = { top_k = 3 }\n'
     recipe.write_text(recipe.read_text() + analogy)
-    with pytest.raises(UsageError, match=r"results \"words\"\.options\.top_k: .*; it is called n_answers now$"):
+    with pytest.raises(UsageError, match=r"results \"words\"\.options\.top_k: .*; it is now called n_answers$"):
         read_recipe(recipe)
 
 

@@ -131,7 +131,7 @@ def test_nan_in_values_empties_the_rows_of_what_they_write_only(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "facts"),
     [
-        ({"circuit": "vo"}, ("circuit", "it is called ov now")),
+        ({"circuit": "vo"}, ("circuit", "it is now called ov")),
         ({"circuit": "vq"}, ("circuit", "ov", "both")),
         ({"circuit": "ov", "with_bias": True}, ("with_bias", "circuit")),
         ({"circuit": "ov", "rope_offset": 3}, ("rope_offset",)),

@@ -154,7 +154,7 @@ def test_the_command_says_when_three_steps_are_scored(inside: Command, tmp_path:
     assert run.returncode == 0, run.stderr
     table = run.stdout[run.stdout.index("differs from chance from step") :].splitlines()
     stack = "decoder qk" if circuit == "both" else "decoder"
-    assert table[0].split() == ["leaves", "chance", "at", "step", "stack", "symmetry", "directionality"]
+    assert table[0].split() == ["differs", "from", "chance", "from", "step", "stack", "symmetry", "directionality"]
     assert table[1].split()[:-1] == ["run", *stack.split(), "10", "(after", "0)"]
     assert len(table) == (3 if circuit == "both" else 2)
     few = inside("score", *models[:2], cwd=tmp_path)
