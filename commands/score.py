@@ -200,7 +200,7 @@ def _read_baseline(path: Path) -> pd.DataFrame:
     """The earlier scores of a file. Raises DataError for a file of another command."""
     rows = read_results(path, IDENTITY, "attngeo score", numbers=number_columns())
     if "other" in rows:
-        raise DataError(f"{path} is a table of attngeo compare, expected a table that attngeo score -o FILE wrote")
+        raise DataError(f"{path} is a table written by attngeo compare, expected one written by attngeo score -o FILE")
     rows.attrs = {FILE: path}
     return rows
 

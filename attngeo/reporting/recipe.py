@@ -480,8 +480,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
         if PATTERN.search(model):  # the first that matches has no checks, the others have
             continue
         names = list_names(request.checked_names)
-        problem = f"{model!r:.60} has no checks, because the others are compared with it; expected one of: {names}"
-        yield (*location, "models"), problem
+        problem = f"{model!r:.60} has no checks, because the other models are compared with it"
+        yield (*location, "models"), f"{problem}; expected one of: {names}"
 
 
 def _check_reference(
@@ -512,7 +512,7 @@ def _check_reference(
     elif missing:
         fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
         problem = f"are results of {request.command}, which do not have {list_names(missing)}"
-        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
+        yield (*location, "of"), f"{name!r} {problem}; expected results of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
         if request.model_names and request.listed_in is None and not matching:

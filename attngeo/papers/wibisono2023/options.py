@@ -72,7 +72,7 @@ QUICK_DATA_SETS = 3
 
 
 def parse_shifts(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
-    """The settings of texts such as "5,0,0.9", or of three numbers: n_c, noise and corr. Raises UsageError.
+    """The settings of strings such as "5,0,0.9", or of three numbers: n_c, noise and corr. Raises UsageError.
 
     >>> parse_shifts(["5,0,0.9", "1,1.5,0.1"])
     (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
@@ -102,7 +102,7 @@ def _parse_setting(setting: Any) -> ShiftSetting:
 class SimulateOptions(Options):
     """Options of simulated data sets, and the methods that predict them. Raises UsageError.
 
-    shifts: texts such as "5,0,0.9", or the three numbers.
+    shifts: strings such as "5,0,0.9", or the three numbers.
     """
 
     shifts: Sequence[Any] | None = option(
