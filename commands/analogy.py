@@ -202,7 +202,7 @@ def _check_subject(
         return
     if named:
         raise UsageError(
-            f"$explain trains its own embeddings and asks no models; leave out {', '.join(named)}", "explain"
+            f"$explain trains its own embeddings and uses no models; leave out {', '.join(named)}", "explain"
         )
     chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     for name in (*chosen, *(f"{name}_output" for name in extra), *of_models):

@@ -67,7 +67,7 @@ CHANGES = "to see what changed, type: attngeo compare BASE MODEL..."
 MEANT = {
     ("attngeo score", "--base"): CHANGES,
     ("attngeo score", "--against"): CHANGES,
-    ("attngeo compare", "--base"): "the base is the first model, type: attngeo compare BASE MODEL...",
+    ("attngeo compare", "--base"): "the base is the first model; type: attngeo compare BASE MODEL...",
     ("attngeo nearest", "--questions"): "to ask questions, type: attngeo analogy MODEL --questions FILE",
 }
 # A test compares the texts with those of the commands, whose modules are imported when they are called.

@@ -68,7 +68,7 @@ def cache(
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, so nothing is kept; set it to a folder, or unset it")
     if action == "clear" and format != "table":
-        raise UsageError(f"$format is {format!r}, but only list prints a table; leave it out with clear", "format")
+        raise UsageError(f"$format is {format!r}, but only list prints a table; leave out $format", "format")
     kept = list_entries()
     for model in models or []:
         if not any(_is_of(entry, model) for entry in kept):

@@ -319,7 +319,7 @@ def _print_notes(frame: pd.DataFrame, verbosity: Verbosity, *, several: bool) ->
     name = f"{frame.attrs['other']}: " if several else ""
     groups = list(frame[frame["note"] != ""].groupby(["stack", "note"], sort=False))
     if len(groups) > MOST_NOTES:
-        verbosity.note(f"note: {name}{len(groups)} different notes, all in the column note; the first {MOST_NOTES}:")
+        verbosity.note(f'note: {name}{len(groups)} different notes, all in the column "note"; the first {MOST_NOTES}:')
     for (stack, note), members in groups[:MOST_NOTES]:
         verbosity.note(f"note: {name}{stack}, {_name_places(members)}: {note}")
 

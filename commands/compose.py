@@ -45,8 +45,8 @@ BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition"
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 MEANING = (
     "a pair above the threshold shares more directions than 99.9% of this model's impossible pairs; more such pairs "
-    "than by chance show that later layers read what earlier ones write, but do not prove a circuit: only the running "
-    "model shows what a head uses"
+    "than expected by chance show that later layers read what earlier ones write, but do not prove a circuit: only the "
+    "running model shows what a head uses"
 )
 
 
@@ -56,7 +56,7 @@ class Printed(Options):
     top: int = option(
         20,
         "Print the N strongest pairs of each kind, or with --sort the first N rows; 0 prints none. If you give N, "
-        "files have only these pairs, too",
+        "files also contain only these pairs",
         panel=RESULTS,
         metavar="N",
         least=0,
@@ -276,6 +276,7 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     if about["readings"] > about["layers_read"]:
         times = about["readings"] / about["layers_read"]
         notes.append(
-            f"each layer was read {times:.1f} times, because they do not all fit in memory; allow more with --memory"
+            f"each layer was read {times:.1f} times, because the layers do not all fit in memory; allow more with "
+            "--memory"
         )
     return notes + [note for note in frame["note"].unique() if note]

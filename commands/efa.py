@@ -138,7 +138,7 @@ def _describe_training(row: Mapping[Any, Any], *, has_held_out: bool) -> str:
     if row["stopped_early"]:
         return f"{part}: patience ended the training after epoch {row['epochs']}, {weights}."
     is_last = row["best_epoch"] == row["epochs"]
-    return f"{part}: all {row['epochs']} epochs, {weights}{'; more may lower it' if is_last else ''}."
+    return f"{part}: all {row['epochs']} epochs, {weights}{'; more epochs may lower it' if is_last else ''}."
 
 
 @with_options
@@ -284,7 +284,7 @@ def _print_relations(rows: pd.DataFrame) -> None:
     console = Terminal()
     if first["part"] == "items":
         size, fewer = max(first["size"], first["other_size"]), first["items"] - 1
-        said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply; other vectors may have the same distribution."
+        said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply; other vectors may give the same distribution."
         if first["applies"]:
             said = (
                 f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies; R² is 1 if both models have the same distribution."
@@ -317,7 +317,7 @@ def attention(
         file_option(
             "--places-output",
             help="Write the attention between places with coordinates to FILE, for attngeo plot place-attention; "
-            "print nothing, unless -o is given",
+            "without -o, print nothing",
         ),
     ] = None,
 ) -> None:

@@ -39,7 +39,8 @@ PairsOutput = Annotated[
     Path | None,
     file_option(
         "--pairs-output",
-        help="Write the gradient of each attention logit of the first sequence, one row per pair of tokens",
+        help="Write the gradient with respect to each attention logit of the first sequence, one row per pair of "
+        "tokens",
     ),
 ]
 Plots = Annotated[list[Path] | None, plot_option("the updates of each layer")]
@@ -176,5 +177,7 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
     notes = []
     if about["objective"] != about["trained_on"]:
         trained_on = about["trained_on"]
-        notes.append(f"the model was trained on {trained_on}; compare updates at equal loss, or along a training")
+        notes.append(
+            f"the model was trained on {trained_on}; compare updates at equal loss, or during one training run"
+        )
     return notes + [note for note in frame["note"].unique() if note]

@@ -85,7 +85,7 @@ class Command(Helpful, TyperCommand):
             known = [_name_option(flag, prefix) for flag in flags if flag.startswith(prefix)]
             new_name = find_new_name(_name_option(name, prefix), known)
             if name.startswith("--") and new_name is not None:
-                raise UsageError(f"no such option: {name}; it is called {prefix}{new_name.replace('_', '-')} now")
+                raise UsageError(f"no such option: {name}; it is now called {prefix}{new_name.replace('_', '-')}")
         for option, following in pairwise(before_dashes):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):

@@ -46,7 +46,7 @@ MEANINGS = {
     "this similar.",
     "suspicious": "The table gives the reason: heads of both models have nearly the same singular values, as in a "
     "copy whose coordinates were reordered or rotated, or z is high but not decisive. Neither has been seen in "
-    "independent models. Look closer; this is no proof.",
+    "independent models, but neither is proof of a common origin.",
     "not testable": "The test cannot compare these models; the table gives the reason. This says nothing for or "
     "against a common origin.",
 }  # fmt: skip
@@ -57,7 +57,8 @@ NEXT = {
         "If the coordinates are the same, the test is stronger without --align: run it both ways.",
     ),
     "suspicious": (
-        "Do what the table says. --align recognises a reordered copy if the tokens of both have the same order.",
+        "Follow the advice in the table. --align recognises a reordered copy if the tokens of both have the same "
+        "order.",
         "--align recognises reordered copies whose tokens have the same order, and found none; no option recognises "
         "rotated copies. If the coordinates are the same, the test is stronger without --align: run it both ways. "
         "Compare the answers of both models, or ask the candidate's authors.",

@@ -120,7 +120,9 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
     new: a folder that has to be empty.
     """
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
-        raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
+        raise UsageError(
+            f"{new} is given both for the model and for the state of its training; choose two different folders"
+        )
     with contextlib.ExitStack() as locks:
         for folder in (new, *others):
             if folder is not None:

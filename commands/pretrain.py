@@ -61,7 +61,7 @@ def pretrain(
         bool,
         typer.Option("--resume", help="Resume the run in -o from its last checkpoint", rich_help_panel=RUNNING),
     ] = False,
-    output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, by its options")] = None,
+    output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, named after its options")] = None,
     format: FindingsFormat = "table",
     verbosity: Verbosity,
 ) -> None:
@@ -172,8 +172,8 @@ def _print_comparison(comparison: Comparison) -> None:
     print_table(spread, gains, title=title, expendable=["steps to baseline", "final loss"])
     baseline = _show_init({"init": rows["init"].iloc[0]})
     legend = (
-        f"baseline: init {baseline} with the same objective and seed; steps to baseline: first log with a loss below "
-        "the baseline's last; speed-up: share of the steps saved"
+        f"baseline: init {baseline} with the same objective and seed; steps to baseline: first logged step with a "
+        "loss below the baseline's final loss; speed-up: share of the steps saved"
     )
     Terminal().print(legend, style="dim")
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
@@ -247,10 +247,10 @@ def describe_move(spec: ScoreSpec, start: float, end: float, chance: Chance) -> 
     moved = f"{spec.label} of layers went from {first} to {last}"
     expected = f"{mean} ± {chance.deviation:.2f}"
     if chance.deviation >= max(abs(spec.low), abs(spec.high)):
-        return f"{moved}, but at this width any value may be chance"
+        return f"{moved}, but at this width any value may be due to chance"
     if abs(start - chance.mean) > chance.deviation:
         return f"{moved} (chance: {expected})"
     if abs(end - chance.mean) <= chance.deviation:
-        return f"{moved}, which may be chance ({expected})"
+        return f"{moved}, which may be due to chance ({expected})"
     meaning = spec.positive if end > chance.mean else spec.negative
-    return f"{moved}: more {meaning} than by chance ({expected})"
+    return f"{moved}: more {meaning} than expected by chance ({expected})"

@@ -100,7 +100,7 @@ def _require_folder(recipe: Path, output: Path | None) -> None:
     """Raise UsageError if the folder of the report would be the working folder, or has the name of a file."""
     if output is None:
         if recipe.stem in (".", ".."):
-            raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name a folder with -o")
+            raise UsageError(f"{recipe} gives no name for the folder of the report; name one with -o")
     elif output.suffix.lower() in PAGES and not output.is_dir():
         raise UsageError(
             f"{output} is the name of a file, expected a folder for the report; type: attngeo report "
@@ -113,7 +113,7 @@ def _write_starter(recipe: Path | None, path: Path | None) -> None:
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     if recipe is not None:
         raise UsageError(
-            f"--init reads no recipe, got {recipe}; name the new file with -o, type: attngeo report --init -o "
+            f"--init reads no recipe, got {recipe}; to write a new one, type: attngeo report --init -o "
             f"{shlex.quote(str(path or recipe))}"
         )
     if path is None:

@@ -122,8 +122,8 @@ def score(
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     if a few columns dominate, positive if a few rows do. Both are defined in Saponati et al. 2025 (arXiv 2502.10927).
-    With three or more training steps, such as org/name@step*, a table shows the step at which each score leaves chance:
-    from there on, its median over layers is at least 2 standard deviations of a random form away.
+    With three or more training steps, such as org/name@step*, a table shows the step from which each score differs from
+    chance: from there on, its median over layers is at least 2 standard deviations of a random form away.
 
     Examples:
         attngeo score demo:minilm
@@ -200,7 +200,7 @@ def _read_baseline(path: Path) -> pd.DataFrame:
     """The earlier scores of a file. Raises DataError for a file of another command."""
     rows = read_results(path, IDENTITY, "attngeo score", numbers=number_columns())
     if "other" in rows:
-        raise DataError(f"{path} is a table of attngeo compare, expected a table that attngeo score -o FILE wrote")
+        raise DataError(f"{path} is a table written by attngeo compare, expected one written by attngeo score -o FILE")
     rows.attrs = {FILE: path}
     return rows
 
@@ -234,7 +234,9 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, 
     empty = int(outcome.result[score_names()[0]].isna().sum())
     total = len(outcome.result)
     if empty and not is_table:
-        verbosity.note(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
+        verbosity.note(
+            f'{outcome.name}: {empty} of {total} layers and heads have no scores; the column "note" says why'
+        )
 
 
 def _verify(
@@ -454,7 +456,7 @@ def _print_departures(rows: pd.DataFrame, verbosity: Verbosity) -> None:
         cells = {departure["score"]: _describe_departure(departure) for departure in members.to_dict("records")}
         lines.append({"model": model, "stack": stack, **cells})
     scores = {SCORES[name].label: name for name in departures["score"].unique()}
-    columns = {"leaves chance at step": "model", "stack": "stack", **scores}
+    columns = {"differs from chance from step": "model", "stack": "stack", **scores}
     if lines:
         sys.stdout.write("\n")
         print_table(lines, columns, texts=columns, rule="none")

@@ -103,7 +103,7 @@ class HeadSelection(Selection):
 
     top: int | None = option(
         None,
-        "Write and print only the first N rows; with --per-head, only heads",
+        "Write and print only the first N rows; with --per-head, only rows of heads",
         panel=RESULTS,
         metavar="N",
         least=1,

@@ -99,11 +99,11 @@ def _print_scores(rows: pd.DataFrame) -> None:
     titles = {"auc": "AUC"}
     numbers = {titles.get(name, name.replace("_", " ")): f"{name}:.3f" for name in names if rows[name].notna().any()}
     texts: dict[str, Cell] = {"method": _show_method}
-    tested = f"{rows['test_rows'].max():,} test"
+    tested = f"{rows['test_rows'].max():,} test rows"
     if "column" in rows:
-        texts, tested = {"column": "column", **texts}, f"up to {tested} a column"
+        texts, tested = {"column": "column", **texts}, f"up to {tested} for each column"
     print_table(rows, texts | numbers, texts=texts, style=_style, rule="tight", expendable=["calibration error", "mse"])
-    said = f"{first['train_rows']:,} rows train, {tested}."
+    said = f"{first['train_rows']:,} training rows, {tested}."
     if is_unbalanced:
         said += f" The most frequent class has {first['majority']:.1%} of the test rows."
     Terminal().print(said)
@@ -282,7 +282,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     print_table(rows, columns, texts=["method"], section=labels, style=_style, expendable=["runs", "paper", "mse"])
     console = Terminal()
     if frame.attrs.get("settings") == "text" and frame["published_accuracy"].notna().any():
-        console.print("The paper's numbers are for other tables: --settings code makes those.")
+        console.print("The paper's numbers are for different tables, which --settings code generates.")
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages))

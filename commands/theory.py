@@ -76,7 +76,7 @@ def theory(
                 f"$text counts tokens and checks no statements; leave out {', '.join(names)}", "text", "seed"
             )
         if options.model_fields_set:
-            raise UsageError("$text counts tokens and uses no $seed; leave one of them out", "text", "seed")
+            raise UsageError("$text counts tokens and uses no $seed; leave out one of them", "text", "seed")
         require_corpus(text)
 
         from attngeo.papers.saponati2025.roles import count_roles

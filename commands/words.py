@@ -63,7 +63,7 @@ def print_pairs(frame: pd.DataFrame) -> None:
     title = f"{first['model']} · {first['stack']} layer {first['layer']} head {first['head']} · {first['circuit']}"
     if "copying_score" in frame.attrs:
         score, chance = frame.attrs["copying_score"], frame.attrs["copying_score_chance"]
-        title += f"\ncopying score {score:+.3f}, by chance {chance:+.3f}"
+        title += f"\ncopying score {score:+.3f}, expected by chance {chance:+.3f}"
     for kind, rows in frame.groupby("kind", sort=False):
         token, target = TITLES[str(kind)]
         columns: dict[str, Cell] = {

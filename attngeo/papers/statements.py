@@ -82,7 +82,7 @@ STATEMENTS = {
     for statement in (
         Statement(
             "lemma-1", WIBISONO, "Lemma 1",
-            "loss by θ and χ = cross-entropy of the attention layer",
+            "loss in terms of θ and χ = cross-entropy of the attention layer",
             "wibisono2023.experts:check_lemma_1",
         ),
         Statement(
@@ -92,7 +92,7 @@ STATEMENTS = {
         ),
         Statement(
             "section-2.2-cbow", WIBISONO, "Section 2.2, L_CBOW",
-            "loss by ω and ξ = cross-entropy of CBOW with a window",
+            "loss in terms of ω and ξ = cross-entropy of CBOW with a window",
             "wibisono2023.experts:check_cbow_loss",
         ),
         Statement(
@@ -257,7 +257,7 @@ STATEMENTS = {
         ),
         Statement(
             "proposition-s1.16-range", SAPONATI, "Proposition S1.16 (1, 2)",
-            "d in [−1, 1], ±1 if only rows or columns exceed",
+            "d in [−1, 1], ±1 if only rows or only columns exceed the threshold",
             "saponati2025.scores:check_proposition_s1_16_range",
         ),
         Statement(

@@ -213,7 +213,7 @@ class AttentionGeometryCallback(TrainerCallback):
         else:
             return
         raise UsageError(
-            f"{path} would be written by {problem}; give one of them another $file, or leave it out", "file"
+            f"{path} would be written by {problem}; give one of them a different $file, or leave one out", "file"
         )
 
     def _path(self, args: TrainingArguments) -> Path:

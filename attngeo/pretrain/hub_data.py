@@ -123,7 +123,7 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
         )
     if isinstance(error, OSError | HTTPError) and not isinstance(error, FileNotFoundError):
         if datasets.config.HF_HUB_OFFLINE:
-            where = "not in the cache of the Hub, and offline mode is on; run once without it"
+            where = "not in the Hub cache, and offline mode is on; run once online"
         else:
             where = f"{endpoint} cannot be reached ({reason}); check the connection, HF_ENDPOINT and HF_TOKEN"
         return DataUnavailableError(f"no such file or folder here, and {where}", subject=reference)

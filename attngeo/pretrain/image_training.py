@@ -64,8 +64,8 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     batch = options.batch_size * processes
     if len(train) < batch:
         raise DataError(
-            f"{data.name} has {len(train):,} training images, expected at least one batch of {batch}; give more, or "
-            "lower $batch_size",
+            f"{data.name} has {len(train):,} training images, expected at least one batch of {batch}; give more "
+            "images, or lower $batch_size",
             "batch_size",
         )
     images_per_update = batch * options.grad_accum

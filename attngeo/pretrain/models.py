@@ -62,7 +62,7 @@ def read_config(model: str, objective: str) -> PreTrainedConfig:
     if type(config) in HEADS[objective][1]:
         return config
     raise UsageError(
-        f"transformers cannot train model type {config.model_type!r} on {objective}: it has no such head; "
+        f"transformers has no {objective} head for the model type {config.model_type!r}; "
         f"{_advise_other(config, objective)}",
         "objective",
         "task",
@@ -158,11 +158,11 @@ def _load_config(model: str) -> PreTrainedConfig:
             raise UsageError(f"{path} holds {name_type(fields)}, expected an object with the fields of a configuration")
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
-            hint = advise(model_type, CONFIG_MAPPING, "expected a model type of transformers, such as bert")
+            hint = advise(model_type, CONFIG_MAPPING, "expected a transformers model type, such as bert")
             raise UsageError(f"transformers has no model_type {model_type!r}; {hint}", subject=path)
         return AutoConfig.for_model(model_type, **fields)
     except (OSError, *IMPOSSIBLE) as error:
-        raise UsageError(f"{path} is not a configuration of transformers ({explain(error)}); correct it") from error
+        raise UsageError(f"{path} is not a transformers configuration ({explain(error)}); correct it") from error
 
 
 def _leave_kernels(fields: dict[str, Any]) -> dict[str, Any]:

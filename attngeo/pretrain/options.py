@@ -34,7 +34,7 @@ from attngeo.options import (
     options_of,
     show_type,
 )
-from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, INITS, PATHS, PRESETS, show_presets
+from attngeo.pretrain.presets import DATA_OF, DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, INITS, PATHS, PRESETS, show_presets
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
@@ -58,7 +58,7 @@ class PretrainOptions(Options):
 
     model: str = option(
         BY_MODEL,
-        f"Model: {', '.join(PRESETS)}, or a config.json of transformers",
+        f"Model: {', '.join(PRESETS)}, or a transformers config.json",
         panel=MODEL,
         metavar="NAME|CONFIG.json",
         shown_default="tiny; vit-tiny for images",
@@ -72,7 +72,7 @@ class PretrainOptions(Options):
     )
     data: str = option(
         BY_MODEL,
-        "Text: austen (embedded), repeats (random syllables, repeated), a file, a folder, "
+        "Text: austen (bundled), repeats (random syllables, repeated), a file, a folder, "
         "org/name[:config][@revision][#split] on the Hub, wikipedia, "
         "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
         panel=INPUT,
@@ -112,7 +112,7 @@ class PretrainOptions(Options):
     report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(
         "save_every",
-        "Updates between checkpoints; only the last two are kept, but the scores of every log",
+        "Updates between checkpoints; only the last two checkpoints are kept, but the scores of every log are",
         advanced=True,
         panel=RUNNING,
         least=1,
@@ -140,15 +140,17 @@ class PretrainOptions(Options):
         Raises:
             UsageError: an option has an invalid value, or belongs to the other task.
         """
+        data = DATA_OF[cls.TASK]
         model = model or DEFAULT_MODELS[cls.TASK]
         preset = PRESETS.get(model)
         if preset is not None and preset.task != cls.TASK:
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
-            raise UsageError(f"model {model} trains on {preset.task}s, not on {cls.TASK}s; expected one of: {names}")
+            raise UsageError(f"model {model} trains on {DATA_OF[preset.task]}, not on {data}; expected one of: {names}")
         chosen = {name: value for name, value in options.items() if value is not None}
         for other in OPTIONS_CLASSES.values():
             for name in chosen.keys() & options_of(other).keys() - options_of(cls).keys():
-                raise UsageError(f"${name} applies to {other.TASK}s, but this run uses {cls.TASK}s; leave it out", name)
+                problem = f"${name} applies to {DATA_OF[other.TASK]}, but this run uses {data}"
+                raise UsageError(f"{problem}; leave it out", name)
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]

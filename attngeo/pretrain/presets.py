@@ -11,6 +11,9 @@ from typing import Any
 
 from attngeo.choices import Task
 
+# Task → its data, as messages name them.
+DATA_OF: Mapping[Task, str] = {"text": "text", "image": "images"}
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -109,7 +112,7 @@ def show_presets(name: str) -> str:
     """The default of an option in each preset, as `--help` shows it.
 
     >>> show_presets("data")
-    'austen for texts; digits for vit-tiny; cifar10 for vit-6, vit-12'
+    'austen for text; digits for vit-tiny; cifar10 for vit-6, vit-12'
     """
     defaults = []
     for task in DEFAULTS:
@@ -118,6 +121,6 @@ def show_presets(name: str) -> str:
             if preset.task == task and name in preset.options:
                 models_of_value.setdefault(preset.options[name], []).append(model)
         for value, models in models_of_value.items():
-            models_or_task = ", ".join(models) if len(models_of_value) > 1 else f"{task}s"
+            models_or_task = ", ".join(models) if len(models_of_value) > 1 else DATA_OF[task]
             defaults.append(f"{value} for {models_or_task}")
     return "; ".join(defaults)

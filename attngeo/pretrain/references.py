@@ -47,7 +47,7 @@ def find_config(model: str) -> Path | None:
     if path.exists():
         return path
     if is_path(model) or path.suffix == ".json":
-        raise ModelNotFoundError("no such file or folder, expected a config.json of transformers", subject=model)
+        raise ModelNotFoundError("no such file or folder, expected a transformers config.json", subject=model)
     expected = f"expected a config.json or one of: {', '.join(PRESETS)}"
     raise UsageError(f"$model is {model!r}; {advise(model, PRESETS, expected)}", "model")
 

@@ -69,7 +69,7 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
     """Open the text that `reference` names. A document is a line of a text file, or a row of a table.
 
     Args:
-        reference: "austen" (embedded), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
+        reference: "austen" (bundled), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
             `org/name[:config][@revision][#split]`, or "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data
             sets of Saponati et al. 2025.
         column: column of a table with the text; by default "text", or the only column of text.

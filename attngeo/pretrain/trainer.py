@@ -186,7 +186,7 @@ class RunTrainer(Trainer):
             model.load_state_dict(saved.state_dict())
         except Exception as error:
             raise TrainingError(
-                f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the checkpoint before"
+                f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the previous checkpoint"
             ) from error
 
 

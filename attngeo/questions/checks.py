@@ -17,7 +17,7 @@ def parse_condition(expression: str, checks: Checkable) -> Condition:
         return Condition(expression, checks)
     except UsageError as error:
         others = [name for name, question in QUESTIONS.items() if _knows(question, expression, checks)]
-        advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
+        advice = f"; this condition applies to results of {' or '.join(others)}" if others else ""
         raise UsageError(f"{error}{advice}") from None
 
 
@@ -73,5 +73,5 @@ def find_checks(columns: Iterable[str]) -> Checkable:
     if nearest is None:
         checked = [name for name, question in QUESTIONS.items() if question.find_checks() is not None]
         problem = f"its columns are {list_names(sorted(given))}, which no condition can check"
-        raise DataError(f"{problem}; expected a table of one of: {', '.join(checked)}")
+        raise DataError(f"{problem}; expected a table written by one of: {', '.join(checked)}")
     return nearest

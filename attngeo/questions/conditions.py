@@ -209,7 +209,7 @@ class Quantity(NamedTuple):
                 names[BASELINE] = f"{BASELINE}.{table.numbers[0]}.{DEFAULT_STATISTIC}"
             new_name = find_new_name(column, table.numbers)
             if new_name is not None:
-                raise UsageError(f"it is called {new_name} now, as in {prefix}{new_name}.{ending}")
+                raise UsageError(f"it is now called {new_name}, as in {prefix}{new_name}.{ending}")
             near = get_close_matches(column, names, 1, ALIKE)
             advice = f"did you mean {names[near[0]]}? " if near else ""
             raise UsageError(f"{advice}{table.describe()}")
@@ -267,7 +267,7 @@ class Quantity(NamedTuple):
         try:
             return values.astype("float64")
         except (ValueError, TypeError):
-            raise DataError(f"the column {self.column} holds texts, expected numbers") from None
+            raise DataError(f"the column {self.column} holds text, expected numbers") from None
 
 
 @dataclass(frozen=True)
@@ -349,10 +349,10 @@ class Condition:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
         percent = PERCENT.search(expression)
         if percent is not None:
-            raise self._error(f"has {percent[0]!r}, write {float(percent[1]) / 100:g}")
+            raise self._error(f"has {percent[0]!r}; write {float(percent[1]) / 100:g}")
         comma = DECIMAL_COMMA.search(expression)
         if comma is not None:
-            raise self._error(f"has {comma[0]!r}, write {comma[0].replace(',', '.')}")
+            raise self._error(f"has {comma[0]!r}; write {comma[0].replace(',', '.')}")
         forbidden = FORBIDDEN.search(expression)
         if forbidden is not None:
             raise self._error(f"has the character {forbidden[0]!r}")
@@ -363,9 +363,9 @@ class Condition:
             raise self._error("divides by zero, or is too large") from None
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             turned = TURNED.search(expression)
-            advice = ", write == for equal" if SINGLE_EQUAL.search(expression) else ""
+            advice = "; write == for equal" if SINGLE_EQUAL.search(expression) else ""
             if turned is not None:
-                advice = f", write {turned[0][::-1]} instead of {turned[0]}"
+                advice = f"; write {turned[0][::-1]} instead of {turned[0]}"
             raise self._error(f"cannot be parsed{advice}") from None
         if not self.quantities:
             raise self._error("names no score")
@@ -492,7 +492,8 @@ def match_baseline(models: Iterable[str], baseline: pd.DataFrame) -> dict[str, s
         if model not in stored:
             raise UsageError(
                 f"{_name_baseline(baseline)} has no scores of {model}, expected a model of the baseline: "
-                f"{list_names(stored)}; name the model as there, or write a new baseline with attngeo score -o"
+                f"{list_names(stored)}; use the model's name in the baseline, or write a new baseline with "
+                "attngeo score -o"
             )
     return {model: model for model in checked}
 
@@ -506,8 +507,8 @@ def _require_stacks(
             stacks = [stored_stack for name, stored_stack in stored if name == names[model]]
             raise UsageError(
                 f"{baseline} has no scores of the stack {stack} of {model}, expected a stack of the baseline: "
-                f"{list_names(stacks)}; score the same stacks and circuits as there, or write a new baseline with "
-                "attngeo score -o"
+                f"{list_names(stacks)}; score the stacks and circuits of the baseline, or write a new baseline "
+                "with attngeo score -o"
             )
 
 
@@ -552,7 +553,7 @@ def _compare_notes(rows: pd.DataFrame, earlier: pd.DataFrame) -> str:
     if notes is None or earlier_notes is None or notes == earlier_notes:
         return ""
     texts = [" and ".join(sorted(each)) or "none" for each in (earlier_notes, notes)]
-    return f"the baseline has other notes, perhaps because of other options: {texts[0]}, here {texts[1]}"
+    return f"the notes of the baseline differ, perhaps because of different options: {texts[0]} there, {texts[1]} here"
 
 
 def _name_baseline(baseline: pd.DataFrame) -> str:

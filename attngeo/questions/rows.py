@@ -45,6 +45,6 @@ def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> N
         row = rows[repeated].iloc[0]
         model, *others = (str(row[name]) for name in identity if name not in PLACE)
         raise DataError(
-            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give a model once, "
-            "or select rows with where, for example those with one note"
+            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give each model "
+            "once, or select rows with where, for example those with the same note"
         )

@@ -67,8 +67,8 @@ def resolve_reference(model: str, base: Path) -> str:
         return prefix + str(path.absolute())
     if local_path(model).exists():
         raise ModelNotFoundError(
-            "found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
-            "it there; for the model on the Hub, run from another directory",
+            "found in the working directory, but paths are relative to the recipe; move it "
+            "next to the recipe or, if you mean the model on the Hub, run from another directory",
             subject=model,
         )
     return prefix + model

@@ -108,7 +108,7 @@ def plot(  # noqa: D417 - the keywords are those of a session
         raise
     except (TypeError, ValueError) as error:  # a text in place of a number
         problem = f"{name} cannot be drawn ({first_line(error)})"
-        raise DataError(f"{problem}; expected the columns of {spec.made_by}") from error
+        raise DataError(f"{problem}; expected the columns that {spec.made_by} writes") from error
 
 
 def expand_inputs(sources: Sequence[Any], hub: HubAccess) -> list[Any]:
@@ -215,7 +215,7 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
             made_by = spec.made_by
             if spec.source == "compare":  # a map is of heads
                 made_by = made_by.replace(" -o", " --per-head -o")
-            raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, expected a file of {made_by}")
+            raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, expected a file written by {made_by}")
 
 
 def _find_question(spec: FigureSpec) -> Question | None:
@@ -286,14 +286,15 @@ def _find_curves(source: Any, spec: FigureSpec) -> Path:
     """The file of curves in a folder of pretrain."""
     if not isinstance(source, str | Path):
         raise UsageError(
-            f"{spec.name} cannot be drawn from {name_type(source)}, expected files or folders of attngeo pretrain"
+            f"{spec.name} cannot be drawn from {name_type(source)}, expected files or folders written by "
+            "attngeo pretrain"
         )
     path = Path(source).expanduser()
     if not path.is_dir():
         return path  # reading it raises that it is no file of results
     curves = [path / name for name in CURVE_FILES if (path / name).is_file()]
     if not curves:
-        raise DataError(f"{path} has no {' and no '.join(CURVE_FILES)}, expected a folder of attngeo pretrain")
+        raise DataError(f"{path} has no {' and no '.join(CURVE_FILES)}, expected a folder written by attngeo pretrain")
     return curves[0]
 
 

@@ -56,7 +56,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 def _check_values(wanted: object) -> object:
     for value in wanted if isinstance(wanted, list) and wanted else [wanted]:
         if isinstance(value, bool) or not isinstance(value, str | int | float):  # True is a number
-            raise ValueError(f"expected a text or a number, or a list of them, got {value}")
+            raise ValueError(f"expected a string or a number, or a list of them, got {value}")
     return wanted
 
 
@@ -129,7 +129,7 @@ def make_request_class(question: Question) -> type[Request]:
     """The class of the results of a question."""
     options = question.make_options_class()
     if question.is_of_models:
-        description = f"{question.title}. A model that fails costs only its rows."
+        description = f"{question.title}. If a model fails, only its rows are missing."
         keys: dict[str, Any] = {"models": (Models, Field(default=[])), MODELS_FILE: (str | None, None)}
     else:
         function = resolve(question.run)
@@ -413,11 +413,11 @@ def _check_figure(
     if "score" in figure.model_fields_set and options.score not in spec.scores:
         yield (*location, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
-        yield (*location, "model"), f"{figure.kind} has of and model, expected one of them"
+        yield (*location, "model"), f'{figure.kind} has both "of" and "model", expected only one of them'
     elif figure.model is None and not spec.columns:
         yield (*location, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
-        other = "; or model, the folder of one" if spec.from_saved else ""
+        other = ', or "model" with the folder of a saved model' if spec.from_saved else ""
         yield (*location, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
         try:
@@ -480,8 +480,8 @@ def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> 
         if PATTERN.search(model):  # the first that matches has no checks, the others have
             continue
         names = list_names(request.checked_names)
-        problem = f"{model!r:.60} has no checks, because the others are compared with it; expected one of: {names}"
-        yield (*location, "models"), problem
+        problem = f"{model!r:.60} has no checks, because the other models are compared with it"
+        yield (*location, "models"), f"{problem}; expected one of: {names}"
 
 
 def _check_reference(
@@ -501,7 +501,7 @@ def _check_reference(
     request = recipe.find_request(name)
     if request is None:
         names = [request.name for request in recipe.results] or ["(none)"]
-        yield (*location, "of"), f"there are no results {name!r:.60}; {advise(name, names)}"
+        yield (*location, "of"), f"there are no results named {name!r:.60}; {advise(name, names)}"
         return
     known_columns = request.columns
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
@@ -512,7 +512,7 @@ def _check_reference(
     elif missing:
         fit = _list_fitting([view.needs for view in VIEWS[show]] if show else [columns])
         problem = f"are results of {request.command}, which do not have {list_names(missing)}"
-        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}{advice}"
+        yield (*location, "of"), f"{name!r} {problem}; expected results of {' or '.join(fit)}{advice}"
     for model in models or ():
         matching = [known for known in request.model_names if is_among(model, [known]) or is_among(known, [model])]
         if request.model_names and request.listed_in is None and not matching:

@@ -251,7 +251,7 @@ def _draw_pictures(content: ReportContent, folder: Path) -> tuple[list[str], str
         shutil.rmtree(folder)
         return [], (
             "no pictures: Chromium or the package that draws images is missing or failed. To get them, run "
-            f"pip install 'attngeo[images]', {GET_BROWSER}, and make the report again"
+            f"pip install 'attngeo[images]' and {GET_BROWSER}, then make the report again"
         )
     return list(figures), ""
 

@@ -118,7 +118,7 @@ def _read_form(
     with opened as attention, about(attention.ref), torch.inference_mode():
         site = select(attention.sites, stack or attention.sites[0].stack, [layer], attention.ref)[0]
         if head is not None and not 0 <= head < site.heads:
-            expected = f"expected from 0 to {site.heads - 1}"
+            expected = f"expected 0 to {site.heads - 1}"
             raise UsageError(f"{attention.ref} has no head {head} in layer {layer}, {expected}")
         require_outputs(site)
         forms = attention.read_site(site)

@@ -67,7 +67,7 @@ class ScoringOptions(Options):
     )
     convention: Convention = option(
         "corrected",
-        "Formulas: corrected follows the paper's definitions, published its tables S4 and S5",
+        "Formulas: corrected follows the paper's definitions, published follows its tables S4 and S5",
         panel=COMPUTATION,
     )
 
@@ -87,8 +87,12 @@ class ScoreOptions(ReadingOptions, ScoringOptions):
                 "circuit",
             )
         if self.circuit != "qk" and self.adapter_only:
-            raise UsageError("$adapter_only applies only to W_qk; leave it or $circuit out", "adapter_only", "circuit")
+            raise UsageError(
+                "$adapter_only applies only to W_qk; leave out $adapter_only or $circuit", "adapter_only", "circuit"
+            )
         if self.circuit == "ov" and self.rope_offset:
-            raise UsageError("$rope_offset applies only to W_qk; leave it or $circuit out", "rope_offset", "circuit")
+            raise UsageError(
+                "$rope_offset applies only to W_qk; leave out $rope_offset or $circuit", "rope_offset", "circuit"
+            )
         if self.adapter_only and not self.adapter:
             raise UsageError("$adapter_only requires an adapter; name one with $adapter", "adapter_only", "adapter")

@@ -44,7 +44,7 @@ def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
     seen: dict[TrainingStep, str] = {}
     for name, checkpoint in stated.items():
         if checkpoint in seen:
-            advice = "leave one of them out"
+            advice = "leave out one of them"
             if name.startswith(f"{checkpoint.model}@"):
                 advice = f"score one stage only, for example {checkpoint.model}@stage1-*"
             raise DataError(

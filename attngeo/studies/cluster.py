@@ -91,7 +91,7 @@ def _connect(address: str) -> Iterator[Client]:
             client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise ClusterError(
-            f"no Dask scheduler answers within {PATIENCE} seconds ({first_line(error)}); start one with "
+            f"no Dask scheduler answered within {PATIENCE} seconds ({first_line(error)}); start one with "
             "dask scheduler, and check the address",
             subject=address,
         ) from None

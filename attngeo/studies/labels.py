@@ -25,7 +25,7 @@ ALL_MODELS = "all_models"
 
 
 def parse_labels(labels: Any) -> Mapping[str, str]:
-    """Reference → label, of texts such as "org/name=BERT", or of a mapping. Raises UsageError.
+    """Reference → label, of strings such as "org/name=BERT", or of a mapping. Raises UsageError.
 
     A text is parted at its first =; at a later one if the reference before has a label already.
 

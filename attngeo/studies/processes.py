@@ -113,7 +113,7 @@ def run_in_processes(
                 for task in list(started.values() or left.values()):
                     del left[task.number]
                     failure = StudyError(
-                        "its process was killed, or ended because another was killed, perhaps because "
+                        "its process was killed, or ended because another process was killed, perhaps because "
                         "memory ran out; repeat the command with fewer processes",
                         subject=task.name,
                     )

@@ -225,7 +225,7 @@ def _read(path: Path, form: ResultForm) -> Kept | None:
         about = json.loads(text)
         _require_form(file.schema_arrow, about, form)
         if count_unfolded(source, MOST_UNFOLDED_BYTES, with_nested=True) > MOST_UNFOLDED_BYTES:
-            raise ValueError("it unfolds to too many bytes")
+            raise ValueError("it unpacks to too many bytes")
         table = read_table(source, with_nested=True)
         rows = table.to_pylist()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text, path):

@@ -83,7 +83,7 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
         if len(refs) > MOST_REVISIONS:
             raise UsageError(
                 f"{len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub must first "
-                "list the files of each; give fewer, or $allow_repeats, which skips this",
+                "list the files of each; give fewer, or $allow_repeats, which skips this check",
                 "allow_repeats",
                 subject=refs[0].name,
             )

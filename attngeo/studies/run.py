@@ -164,7 +164,7 @@ def run_elsewhere(
         # The error itself may not survive the way to the other process.
         trace = "".join(traceback.format_exception(outcome.failure.__cause__))
         outcome.failure.__cause__ = None
-        outcome.failure.add_note(f"In the process of the run:\n{trace}")
+        outcome.failure.add_note(f"Traceback from the worker process:\n{trace}")
     return outcome, records
 
 

@@ -95,7 +95,8 @@ def require_results(path: str | Path, made_by: str) -> Path:
         raise DataUnavailableError(f"no such file; write one with {made_by}{explain_pattern(str(path))}", subject=path)
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
-            f"expected a results file of {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}", subject=path
+            f"expected a results file written by {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}",
+            subject=path,
         )
     return path
 
@@ -155,8 +156,8 @@ def find_text_problem(head: bytes, separator: str = ",") -> str:
     for other, name in PARTED_BY.items():
         if other != separator and other in names[0]:
             return (
-                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with these, for "
-                f"example with pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
+                f"its columns are separated by {name}, expected {PARTED_BY[separator]}; write it again with that "
+                f"separator, for example with pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
             )
     return ""
 
@@ -287,7 +288,7 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
     if missing:
         former = next((column for column in frame.columns if find_new_name(str(column), missing[:1])), None)
         raise DataError(
-            f"{what} has no column {missing[0]!r:.60}, its columns are {list_names(list(frame.columns))}; "
+            f"{what} has no column {missing[0]!r:.60}; its columns are {list_names(list(frame.columns))}; "
             f"expected the output of {made_by}"
             + (f", which called this column {former} before version 0.4" if former is not None else "")
         )

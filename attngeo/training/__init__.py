@@ -32,6 +32,8 @@ class TrainingOptions(Options):
         least=0,
         most=0.9999,
     )
-    seed: int = option(0, "Seed of the start, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1)
+    seed: int = option(
+        0, "Seed of the initial weights, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1
+    )
     precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
     device: str = device_option()

@@ -34,7 +34,11 @@ MEMORY_ADVICE = "lower the batch size or the number of layers, or shorten the lo
 # Options that do not change the numbers.
 WITHOUT_EFFECT = ("device",)
 # The keys by which a state is recognised, as messages name them.
-STATE_WORDS = {"identity": "a different model or different data", "options": "other options", "shapes": "other shapes"}
+STATE_WORDS = {
+    "identity": "a different model or different data",
+    "options": "different options",
+    "shapes": "different shapes",
+}
 
 Batch = tuple[Tensor, ...]
 
@@ -321,7 +325,7 @@ class _Training:
             with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
                 torch.save(state, file)
         except (OutputError, RuntimeError) as error:  # torch's own, if the disk is full
-            log.warning("%s: the state of the training cannot be saved: %s", self.folder, first_line(error))
+            log.warning("%s: the state of the training run cannot be saved: %s", self.folder, first_line(error))
             self.folder = None
         end = time.monotonic()
         self.next_save = end + PAUSE_RATIO * (end - start)
@@ -342,8 +346,8 @@ class _Training:
         for key, expected in self.identify().items():
             if state.get(key) != expected:
                 raise TrainingError(
-                    f"the unfinished training in it has {STATE_WORDS[key]}; choose another folder, or remove this one "
-                    "to train from the start",
+                    f"the unfinished training run in it has {STATE_WORDS[key]}; choose another folder, or remove "
+                    "this one to train from the start",
                     subject=self.folder,
                 )
         self.epoch = state["epoch"]

@@ -76,7 +76,9 @@ class Gradients:
         pairs = pd.concat(frames, ignore_index=True)
         of_all = {name: self.rows[name].iloc[0] for name in (*ABOUT_MODEL, "objective")}
         pairs = set_types(pairs.assign(**of_all)[list(PAIR_COLUMNS)])
-        pairs.attrs = self.rows.attrs | {"title": "Gradients of the loss by the attention logits of one sequence"}
+        pairs.attrs = self.rows.attrs | {
+            "title": "Gradients of the loss with respect to the attention logits of one sequence"
+        }
         return pairs
 
 
@@ -106,7 +108,7 @@ def gradients(  # noqa: D417 - the keywords are those of a session
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
-        tokenizer: a tokenizer of transformers; by default the one beside the weights. Required for a model in memory.
+        tokenizer: a transformers tokenizer; by default the one beside the weights. Required for a model in memory.
         progress: called before each step of the work.
 
     Returns:
@@ -195,14 +197,15 @@ def find_objective(model: PreTrainedModel) -> Objective:
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
-            f"{name} is an encoder–decoder model, expected an encoder or a decoder; attngeo score reads its weights"
+            f"{name} is an encoder–decoder model, expected an encoder or a decoder; use attngeo score, "
+            "which needs only the weights"
         )
     for objective in ("mlm", "clm"):
         if isinstance(model, HEADS[objective][1].get(type(model.config), ())):
             return objective
     raise UnsupportedModelError(
         f"{name} has no language model head, expected a class of AutoModelForMaskedLM or AutoModelForCausalLM; "
-        "attngeo score reads its weights"
+        "use attngeo score, which needs only the weights"
     )
 
 
@@ -222,7 +225,7 @@ def read_batches(tokenizer: PreTrainedTokenizerBase, options: GradientOptions) -
     The same options give the same sequences and masks.
 
     Args:
-        tokenizer: a tokenizer of transformers.
+        tokenizer: a transformers tokenizer.
         options: which text to read, and how; its `objective` must be set.
 
     Raises:
@@ -233,7 +236,7 @@ def read_batches(tokenizer: PreTrainedTokenizerBase, options: GradientOptions) -
     if not isinstance(options, GradientOptions):
         raise UsageError(f"options is {name_type(options)}, expected GradientOptions")
     if not hasattr(tokenizer, "get_vocab"):
-        raise UsageError(f"tokenizer is {name_type(tokenizer)}, expected a tokenizer of transformers")
+        raise UsageError(f"tokenizer is {name_type(tokenizer)}, expected a transformers tokenizer")
     masked = options.objective == "mlm"
     require_mask(tokenizer, masked=masked)
     text = open_text(options.text, column=options.text_column)
@@ -260,7 +263,7 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) ->
     size = model.config.vocab_size
     if largest >= size:
         raise CorruptCheckpointError(
-            f"its tokeniser gives token number {largest}, but its vocabulary has only {size} tokens; the tokeniser and "
+            f"its tokeniser gives the token ID {largest}, but its vocabulary has only {size} tokens; the tokeniser and "
             "the weights do not match"
         )
 

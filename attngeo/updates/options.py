@@ -47,7 +47,7 @@ class GradientOptions(Options):
 
     text: Converted[Reference, str] = option(
         "austen",
-        "Text: austen (embedded), a file, a folder, or org/name of the Hub",
+        "Text: austen (bundled), a file, a folder, or org/name on the Hub",
         in_command=", as for pretrain --data",
         panel=INPUT,
         metavar="DATA",
@@ -61,5 +61,5 @@ class GradientOptions(Options):
         shown_default="the model's own",
     )
     sequences: int = option(24, "Number of sequences, drawn from the whole text", panel=INPUT, least=1)
-    seq_len: int = option(32, "Tokens per sequence, at most as many as in the model's training", panel=INPUT, least=2)
+    seq_len: int = option(32, "Tokens per sequence, no more than the model was trained with", panel=INPUT, least=2)
     seed: int = option(0, "Seed of the sequences, the masks and the shuffles", panel=COMPUTATION, least=0)

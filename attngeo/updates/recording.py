@@ -123,7 +123,7 @@ def _attend(
     recorder = _RECORDER.get()
     attend_eagerly = getattr(sys.modules[type(module).__module__], EAGER, None)
     if attend_eagerly is None:
-        raise UnsupportedModelError(f"the file of {type(module).__name__} has no function {EAGER}")
+        raise UnsupportedModelError(f"the file that defines {type(module).__name__} has no function {EAGER}")
     size = (*query.shape[:3], key.shape[2])
     added = query.new_zeros(size, requires_grad=True)
     mask = _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective)
@@ -214,7 +214,7 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
         raise CorruptCheckpointError(f"the loss is {loss}, expected a finite number; check the weights")
     if not any(by_module.values()):
         raise _explain_no_attention(model)
-    reason = f"{type(model).__name__} does not run it, or not through the attention functions of transformers"
+    reason = f"{type(model).__name__} does not run it, or does not use the attention functions in transformers for it"
     left_out |= {module: reason for module, calls in by_module.items() if not calls}
     recorded = [_join(calls, projections[module]) for module, calls in by_module.items() if calls]
     return Recorded(loss, recorded, left_out)
@@ -322,6 +322,6 @@ def _replace_attention(model: PreTrainedModel) -> Iterator[None]:
 
 def _explain_no_attention(model: PreTrainedModel) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(model).__name__} does not use the attention functions of transformers, so the gradients of its logits "
-        "cannot be recorded; attngeo score reads its weights"
+        f"{type(model).__name__} does not use the attention functions in transformers, so the gradients of its logits "
+        "cannot be recorded; use attngeo score, which needs only the weights"
     )

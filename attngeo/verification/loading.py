@@ -192,8 +192,8 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
         raise UnsupportedModelError("a model with an adapter cannot be run; verify its base, or only score it")
     if isinstance(arguments.source, Path) and (arguments.source / ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"transformers would add the adapter in the same folder; verify the model in a folder without {ADAPTER}, "
-            "or only score it"
+            f"transformers would also load the adapter from the same folder; verify the model in a folder without "
+            f"{ADAPTER}, or only score it"
         )
     if "gguf_file" in arguments.options:
         with require_extra():

@@ -42,7 +42,7 @@ AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
 # Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
 FAILING = {
     "differs": "differs from the running model",
-    "no product": "has no product with a softmax in the running model",
+    "no product": "computes no softmax of query-key products in the running model",
     "only in memory": "attends in the running model, but is not read from the file",
 }
 UNCHECKED = {
@@ -184,7 +184,7 @@ def _require_values(sites: Iterable[AttentionSite], random: Collection[str], cla
     if missing:
         raise CorruptCheckpointError(
             f"the file lacks {len(missing)} attention tensors of {class_name}, for example {missing[0]}; the class in "
-            "config.json does not fit the weights"
+            "config.json does not match the weights"
         )
 
 

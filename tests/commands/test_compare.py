@@ -156,7 +156,7 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
         options = ("--circuit", circuit, "-q")
         of_other = inside("compare", *folders, "--fail-if", f"heads.{column}.min < 0.9", *options)
         assert_fails(of_other, 2, column, f"--circuit {other}")
-        assert "condition on results of" not in of_other.stderr
+        assert "condition applies to results of" not in of_other.stderr
         assert_fails(inside("compare", *folders, "--sort", column, *options), 2, column, f"--circuit {other}")
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1

@@ -169,7 +169,7 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
     for options, facts in (({"layer": 7}, ["layer", 7]), ({"layer": 0, "head": 9}, ["head", 9])):
         with refuses(UsageError, *facts):
             library.plot("pairs", pairs, **options)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="rows of heads"):
+    with pytest.raises(DataError, match="rows for heads"):
         library.plot("updates", both[0].rows[both[0].rows["head"].isna()])
     with pytest.raises(DataError, match="model"):
         library.plot("pairs", [pairs, pairs.assign(model="other")])

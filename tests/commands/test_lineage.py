@@ -39,7 +39,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 EXPLAINED = {
     "./tuned": ("related", "not drawn independently", "cannot tell which came first"),
     "./stranger": ("no evidence", "does not show that the models are independent", "run the test again with --align"),
-    "./permuted": ("suspicious", "Look closer; this is no proof", "--align recognises a reordered copy"),
+    "./permuted": ("suspicious", "neither is proof of a common origin", "--align recognises a reordered copy"),
     "./wider": ("not testable", "says nothing for or against", "--stack"),
 }
 

@@ -42,9 +42,9 @@ def test_simulate_prints_means_beside_those_of_the_paper(inside: Command, tmp_pa
     run = inside(*command, "--shifts", "1,0,0.1", "--shifts", "5,0.5,0.9", "-o", tmp_path / "t.csv")
     assert (run.returncode, run.stderr) == (0, "")
     assert max(map(len, run.stdout.splitlines())) <= 80
-    assert "other tables" not in run.stdout
+    assert "different tables" not in run.stdout
     by_text = inside("tabular", "simulate", "--methods", "lr", "--datasets", "1", "--shifts", "1,0,0.1")
-    assert "The paper's numbers are for other tables: --settings code makes those." in by_text.stdout
+    assert "The paper's numbers are for different tables, which --settings code generates." in by_text.stdout
     rows = pd.read_csv(tmp_path / "t.csv")
     assert tuple(rows.columns) == SIMULATION_COLUMNS
     lines = [line for line in run.stdout.splitlines() if " LR " in line]

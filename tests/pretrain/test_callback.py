@@ -179,7 +179,7 @@ def test_callbacks_of_two_stacks_write_one_table(built: Build, tmp_path: Path) -
 def test_callbacks_whose_rows_are_the_same_need_a_file_each(built: Build, tmp_path: Path) -> None:
     callback = AttentionGeometryCallback()
     for others in ([callback, callback], [callback, AttentionGeometryCallback(stack="encoder")]):
-        with refuses(UsageError, "geometry.parquet", "stack encoder", "another file"):
+        with refuses(UsageError, "geometry.parquet", "stack encoder", "different file"):
             train(built("bert"), tmp_path, *others)
     other = AttentionGeometryCallback(file="other.parquet")
     train(built("bert"), tmp_path, callback, other)

@@ -61,8 +61,8 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("heads.symmetry.medain < 1", "did you mean heads.symmetry.median?"),
         ("symmetry.median =< 0.2", "write <= instead of =<"),
         ("symmetry.median => 0.2", "write >= instead of =>"),
-        ("symmetry.median > 5%", "'5%', write 0.05"),
-        ("symmetry.median < 0,25", "'0,25', write 0.25"),
+        ("symmetry.median > 5%", "'5%'; write 0.05"),
+        ("symmetry.median < 0,25", "'0,25'; write 0.25"),
         ("layer < 3", "did you mean layers?"),
         ("symmetry.median < baseline", "did you mean baseline.symmetry.median?"),
         ("layers.heads < 3", "'layers.heads'"),
@@ -216,7 +216,7 @@ def test_a_table_says_what_checks_are_about() -> None:
     assert second.note == "z is missing in 1 of 2 pairs"
     with refuses(DataError, "kind"):
         [*condition.outcomes(rows.drop(columns="kind"))]
-    with refuses(DataError, "z", "texts"):
+    with refuses(DataError, "z", "text"):
         [*condition.outcomes(rows.assign(z="text"))]
 
 
@@ -286,7 +286,7 @@ def test_a_baseline_of_other_layers_is_refused_and_one_with_other_notes_is_noted
     with refuses(UsageError, "layer 0", "the baseline has layer"):
         list(condition.outcomes(rows, rows[rows["layer"] == 0]))
     (outcome, *_) = condition.outcomes(rows, rows.assign(note="published convention"))
-    assert_states(outcome.verdict, "published convention", "other options")
+    assert_states(outcome.verdict, "published convention", "different options")
 
 
 def test_a_single_equal_sign_is_named() -> None:

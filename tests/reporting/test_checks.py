@@ -177,7 +177,7 @@ def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: 
     (failure,) = build_report(recipe, tmp_path / "older").failures
     assert "unknown name 'cosine.min'" in str(failure)
     assert "columns: change, query_overlap" in str(failure)
-    assert "condition on results of" not in str(failure)
+    assert "condition applies to results of" not in str(failure)
     rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
     with refuses(DataError, "rows.csv", "column change", "'much' in row 1"):
         build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again")

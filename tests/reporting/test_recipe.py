@@ -90,7 +90,7 @@ BAD = [
     ('command = "score"', 'command = "score"\noptions = 3', 'results "scores".options', "3"),
     ("symmetry.median < 0.2", "symmetry < 0.2", "check[1].fail_if", "'symmetry'"),
     ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "'scores' are results of score"),
-    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "it is a condition on results of compare;"),
+    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "this condition applies to results of compare;"),
     ("symmetry.median < 0.2", "p_value.max > 5", "check[1].fail_if", "columns: symmetry, directionality"),
     ("symmetry.median < 0.2", "trace_z.max > 5", "check[1].of", "optional score"),
     ("symmetry.median < 0.2", "layers > baseline.layers", "check[1].fail_if", "--baseline"),

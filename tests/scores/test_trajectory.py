@@ -124,7 +124,7 @@ def test_steps_that_contradict_each_other_or_are_missing_are_refused() -> None:
     stages = pd.concat([trajectory(z, model=f"org/a@stage{stage}-step{{}}") for stage in (1, 2)])
     with refuses(DataError, "org/a@stage1-step0", "org/a@stage2-step0", "step 0", "org/a@stage1-*"):
         follow_steps(stages)
-    with refuses(DataError, "run/checkpoint-1", "run/ckpt-1", "leave one of them out"):
+    with refuses(DataError, "run/checkpoint-1", "run/ckpt-1", "leave out one of them"):
         follow_steps(pd.concat([trajectory(z, [1, 2], model=f"run/{word}-{{}}") for word in ("checkpoint", "ckpt")]))
     with refuses(DataError, "org/a@main", "org/a@v1", "org/name@step1000", "run/checkpoint-500"):
         find_departures(pd.concat([trajectory(z, [0, 1], model=f"org/a@{name}") for name in ("main", "v1")]))
@@ -152,18 +152,21 @@ def test_the_command_says_when_three_steps_are_scored(inside: Command, tmp_path:
     models = [f"run/checkpoint-{step}" for step in (200, 0, 10)]
     run = inside("score", *models, "demo:encoder", "--circuit", circuit, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    table = run.stdout[run.stdout.index("leaves chance at step") :].splitlines()
+    table = run.stdout[run.stdout.index("differs from chance from step") :].splitlines()
     stack = "decoder qk" if circuit == "both" else "decoder"
-    assert table[0].split() == ["leaves", "chance", "at", "step", "stack", "symmetry", "directionality"]
+    assert table[0].split() == ["differs", "from", "chance", "from", "step", "stack", "symmetry", "directionality"]
     assert table[1].split()[:-1] == ["run", *stack.split(), "10", "(after", "0)"]
     assert len(table) == (3 if circuit == "both" else 2)
     few = inside("score", *models[:2], cwd=tmp_path)
     chosen = inside("score", *models, "--columns", "model,symmetry", cwd=tmp_path)
     data = inside("score", *models, "--format", "json", cwd=tmp_path)
-    assert "leaves chance at step" not in few.stdout + chosen.stdout
-    table = inside("score", *models, cwd=tmp_path).stdout.partition("leaves chance at step")[2]
+    assert "differs from chance from step" not in few.stdout + chosen.stdout
+    table = inside("score", *models, cwd=tmp_path).stdout.partition("differs from chance from step")[2]
     assert table
-    assert inside("score", *models, "--summary", cwd=tmp_path).stdout.partition("leaves chance at step")[2] == table
+    assert (
+        inside("score", *models, "--summary", cwd=tmp_path).stdout.partition("differs from chance from step")[2]
+        == table
+    )
     assert len(json.loads(data.stdout)) == 6
 
 
@@ -173,7 +176,7 @@ def test_a_step_of_two_stages_costs_the_command_its_table_alone(inside: Command,
     models = [f"run/checkpoint-{step}" for step in ("0", "0-again", "200")]
     run = inside("score", *models, cwd=tmp_path)
     assert run.returncode == 0
-    assert "leaves chance at step" not in run.stdout
+    assert "differs from chance from step" not in run.stdout
     assert [line for line in run.stderr.splitlines() if "run/checkpoint-0 and run/checkpoint-0-again" in line]
     quiet = inside("score", *models, "--quiet", cwd=tmp_path)
     assert (quiet.stderr, quiet.returncode) == ("", 0)

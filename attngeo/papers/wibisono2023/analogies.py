@@ -184,8 +184,8 @@ def _choose_questions(corpus: Corpus, options: ExplainOptions) -> tuple[list[Que
             questions.append(question)
     if not questions:
         raise QuestionError(
-            f"lacks a word of every question ({candidates.name}, {len(candidates.questions):,} questions); give a file "
-            "of questions about its words with $questions",
+            f"lacks at least one word of each question ({candidates.name}, {len(candidates.questions):,} questions); "
+            "give a file of questions about its words with $questions",
             "questions",
         )
     asked = len(candidates.questions)

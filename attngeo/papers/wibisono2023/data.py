@@ -243,7 +243,7 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
     if not 0 < is_american.sum() < len(rows):
         raise DataError(
             f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
-            "at least one with it to train, and one without it to test"
+            f"at least one with origin {AMERICAN} for training, and one with a different origin for testing"
         )
     codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBER_FEATURES}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])

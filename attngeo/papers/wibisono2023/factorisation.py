@@ -136,7 +136,7 @@ def check_proposition_14(seed: int = 0, *, sentences: int = 500) -> Residuals:
     products = torch.from_numpy(matrix).requires_grad_()
     (gradient,) = torch.autograd.grad(surrogate_loss(products, examples, tau, length), products)
     error = difference(gradient / examples.count, torch.zeros(()))
-    return Residuals(f"largest derivative by one of {matrix.size} products", (error,))
+    return Residuals(f"largest derivative with respect to one of {matrix.size} products", (error,))
 
 
 def check_proposition_14_constant(seed: int = 0, *, sentences: int = 500) -> Residuals:

@@ -72,7 +72,7 @@ QUICK_DATA_SETS = 3
 
 
 def parse_shifts(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
-    """The settings of texts such as "5,0,0.9", or of three numbers: n_c, noise and corr. Raises UsageError.
+    """The settings of strings such as "5,0,0.9", or of three numbers: n_c, noise and corr. Raises UsageError.
 
     >>> parse_shifts(["5,0,0.9", "1,1.5,0.1"])
     (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
@@ -92,8 +92,8 @@ def _parse_setting(setting: Any) -> ShiftSetting:
     except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, PAPER_SETTINGS))
         raise UsageError(
-            f"$shifts has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, with a "
-            f"whole n_c; the paper's are: {known}",
+            f"$shifts has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, where n_c "
+            f"is a whole number; the paper's are: {known}",
             "shifts",
         ) from None
     return ShiftSetting(whole("n_c", int(n_c), 1), real("noise", noise, 0.0), real("corr", corr, 0.0, 1.0))
@@ -102,7 +102,7 @@ def _parse_setting(setting: Any) -> ShiftSetting:
 class SimulateOptions(Options):
     """Options of simulated data sets, and the methods that predict them. Raises UsageError.
 
-    shifts: texts such as "5,0,0.9", or the three numbers.
+    shifts: strings such as "5,0,0.9", or the three numbers.
     """
 
     shifts: Sequence[Any] | None = option(
@@ -126,8 +126,8 @@ class SimulateOptions(Options):
     methods: Sequence[str] | None = methods_option("lr,gb,atn")
     quick: bool = option(
         False,
-        f"Run only a part, in two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data "
-        f"sets, methods {','.join(QUICK_METHODS)}",
+        f"Run only a part, which takes about two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, "
+        f"{QUICK_DATA_SETS} data sets, methods {','.join(QUICK_METHODS)}",
         panel=INPUT,
     )
     settings: Settings = option(
@@ -172,7 +172,7 @@ class AutoMpgOptions(Options):
 
     data: str | None = option(
         None,
-        "File of the data: UCI's auto-mpg.data, or a CSV file with the same columns",
+        "Data file: UCI's auto-mpg.data, or a CSV file with the same columns",
         panel=INPUT,
         metavar="FILE",
         shown_default="downloaded from UCI",

@@ -119,8 +119,8 @@ DATASETS: Mapping[str, DataSet] = {
         ),
         DataSet(
             "movielens",
-            terms="MovieLens-100K of GroupLens, University of Minnesota, is for research: cite it, and ask GroupLens "
-            "before you redistribute it or use it commercially.",
+            terms="MovieLens-100K, from GroupLens at the University of Minnesota, is for research: cite it, and ask "
+            "GroupLens before you redistribute it or use it commercially.",
             citation="Harper and Konstan 2015, The MovieLens Datasets: History and Context, "
             "https://doi.org/10.1145/2827872",
             read=read_movielens, name_items=read_movie_titles,
@@ -147,7 +147,7 @@ DATASETS: Mapping[str, DataSet] = {
         ),
         DataSet(
             "temperature",
-            terms="The archive of average daily temperatures of the University of Dayton, from data of NOAA, is for "
+            terms="The University of Dayton's archive of average daily temperatures, based on NOAA data, is for "
             "research and non-commercial purposes only.",
             citation="University of Dayton, Environmental Protection Agency Average Daily Temperature Archive; "
             f"{PAPER}, section 6.4",

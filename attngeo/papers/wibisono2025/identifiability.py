@@ -320,8 +320,9 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
     second_loss = mean_loss(second, drawn) - true_loss
     computed = (
         f"contexts {contexts}, centers {centers}; untrained: contexts {untrained_contexts}, centers "
-        f"{untrained_centers}; {SEQUENCES:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that "
-        f"of the true model {first_loss:.1e} and {second_loss:.1e}, accepted up to {share / 2:.1e}"
+        f"{untrained_centers}; {SEQUENCES:,} sequences, which leave {8 * share:.1%} of the variance of the "
+        f"logits undetermined; loss of the fits above that of the true model {first_loss:.1e} and {second_loss:.1e}, "
+        f"accepted up to {share / 2:.1e}"
     )
     r2 = (contexts.forward, contexts.backward, centers.forward, centers.backward)
     return Residuals(computed, [1 - value for value in r2])

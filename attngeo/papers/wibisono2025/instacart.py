@@ -101,7 +101,7 @@ def _list_baskets(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
             raise ValueError("a number is negative")
         # With each rank once, the ranks of a basket are all there if none is above its size.
         if not frame["rank"].between(1, sizes).all():
-            raise ValueError("the ranks of each order do not count from 1 without gaps")
+            raise ValueError("the ranks within an order do not run from 1 without gaps")
         if (sizes < FEWEST_ITEMS).all():
             raise ValueError(f"no basket has {FEWEST_ITEMS} items")
     rows = frame[sizes >= FEWEST_ITEMS].sort_values(["order_id", "rank"], ignore_index=True)

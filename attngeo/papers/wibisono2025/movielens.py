@@ -64,7 +64,7 @@ def read_movie_genres(path: str | Path) -> dict[int, str]:
         marks = [field.strip() for field in fields[-len(GENRES) :]]
         if len(fields) <= len(GENRES) or not set(marks) <= {"0", "1"}:
             raise DataError(
-                f"movie {number} of u.item does not have {len(GENRES)} marks of genres, expected 0 or 1 each",
+                f"movie {number} of u.item does not have {len(GENRES)} genre flags, each 0 or 1",
                 subject=path,
             )
         named = [genre for genre, mark in zip(GENRES, marks, strict=True) if mark == "1"]

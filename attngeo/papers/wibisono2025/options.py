@@ -56,15 +56,17 @@ class RunOptions(Options):
     """Options of the runs of an experiment. Raises UsageError."""
 
     data: str | None = option(
-        None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="downloaded once"
+        None, "File or folder with the data", panel=INPUT, metavar="PATH", shown_default="downloaded once"
     )
     model: Models = option("both", "Exponential family attention, the factor model, or both", panel=COMPARISON)
     direction: Directions = option(
         "both", "What each position sees: all others, only those before it, or both in turn", panel=COMPARISON
     )
-    baselines: bool = option(True, "Compute the baselines, which use no network", panel=COMPARISON)
+    baselines: bool = option(True, "Compute the baselines, which use no neural network", panel=COMPARISON)
     settings: Settings = option(
-        "text", "Models and data: text follows the paper's text, code the code that made its numbers", panel=COMPUTATION
+        "text",
+        "Models and data: text follows the paper's text; code follows the code that produced its numbers",
+        panel=COMPUTATION,
     )
     n_layers: int | None = option(
         None,
@@ -72,24 +74,24 @@ class RunOptions(Options):
         panel=MODEL,
         flags=("--layers",),
         least=1,
-        shown_default="2; for temperature 1, 2 and 4",
+        shown_default="2; for the temperature data, 1, 2 and 4",
     )
     lags: int | None = option(
         None,
-        "Number of earlier days of temperatures in the context",
+        "Number of preceding days whose temperatures are in the context",
         panel=MODEL,
         least=0,
         most=2,
-        shown_default="0; then 1 and 2 with the most layers",
+        shown_default="0; also 1 and 2, with the largest number of layers",
     )
     n_neighbors: Sequence[int] | None = option(
         None,
-        "Number of nearest cities that the factor model sums",
+        "Number of nearest cities that the factor model sums over",
         panel=MODEL,
         metavar="K",
         parse=_parse_numbers,
         repeated=True,
-        shown_default="1 to 5, and 10 to 40 by fives",
+        shown_default="1 to 5, and 10 to 40 in steps of 5",
     )
     epochs: int | None = option(
         None, "Passes over the training data", panel=OPTIMISATION, least=1, shown_default="as in the paper"

@@ -96,7 +96,9 @@ def read_temperatures(path: str | Path) -> pd.DataFrame:
         october = _read_wide(source)
         september = _read_wide(find_file(folder, SEPTEMBER_FILE))
         if list(october) != list(september):
-            raise DataError(f"{SEPTEMBER_FILE} has other cities than {OCTOBER_FILE}, expected the same", subject=folder)
+            raise DataError(
+                f"{SEPTEMBER_FILE} and {OCTOBER_FILE} have different cities, expected the same", subject=folder
+            )
         days = pd.concat([october, september])
     _check_days(days, cities, source)
     return _list_days(days, cities, source)
@@ -117,7 +119,7 @@ def _read_cities(path: Path) -> pd.DataFrame:
 def _read_wide(path: Path) -> pd.DataFrame:
     """A table of days: a row for each date, a column for each city."""
     table = read_table(path, ("date",), every=True)
-    with explaining(path, "a table with a column date, and one for each city"):
+    with explaining(path, 'a table with a column "date", and one column for each city'):
         days = pd.to_datetime(table["date"], format="%Y-%m-%d")
         numbers = table.drop(columns="date").apply(pd.to_numeric).astype("float64")
         wide: pd.DataFrame = numbers.set_index(days)
@@ -165,7 +167,7 @@ def _spread(table: pd.DataFrame, source: Path) -> pd.DataFrame:
         repeats = rows[rows.duplicated(["city", "date"])]
         if len(repeats):
             date, second, city = repeats.iloc[0]
-            raise ValueError(f"{city} has several temperatures on {date:%Y-%m-%d}, one is {second}")
+            raise ValueError(f"{city} has several temperatures on {date:%Y-%m-%d}, including {second}")
         return rows.pivot(index="date", columns="city", values="value")
 
 
@@ -174,7 +176,7 @@ def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
     unknown = [city for city in days if city not in cities.index]
     if unknown or days.empty:
         shown = f"{unknown[0]!r:.60}" if unknown else "none"
-        raise DataError(f"a column of an unknown city: {shown}, expected State|City of {COORDINATES}", subject=source)
+        raise DataError(f"a column of an unknown city: {shown}, expected State|City from {COORDINATES}", subject=source)
     repeats = days.index[days.index.duplicated()]
     if len(repeats):
         raise DataError(f"the date {repeats[0]:%Y-%m-%d} occurs twice, expected each date once", subject=source)

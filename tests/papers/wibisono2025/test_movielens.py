@@ -177,5 +177,5 @@ def test_the_genres_of_the_archive_are_covariates_of_its_ratings(tmp_path: Path)
 def test_a_file_of_movies_without_marks_of_genres_is_refused(line: str, tmp_path: Path) -> None:
     write(tmp_path, [(1, 1, 3, 1)])
     (tmp_path / "u.item").write_text(line)
-    with refuses(DataError, "movie 1", "19 marks of genres"):
+    with refuses(DataError, "movie 1", "19 genre flags"):
         read_movie_genres(tmp_path)
