@@ -82,10 +82,10 @@ COMMANDS = {
     "compose": SubCommand(READ, "Measure how much of each head's output later heads read, from the weights alone."),
     "compare": SubCommand(READ, "Show which layers and heads changed from one model to others."),
     "lineage": SubCommand(
-        READ, "Test whether models share an origin: whether their initial weights were drawn independently."
+        READ, "Test whether models share an origin, or whether their initial weights were drawn independently."
     ),
     "gradients": SubCommand(
-        READ, "Score the gradient of every query-key matrix on a text: where its scores come from."
+        READ, "Score the gradient of every query-key matrix on a text, to see where its structure comes from."
     ),
     "positions": SubCommand(
         READ, "Show where each head looks by position alone: one token back, at itself, or far away."

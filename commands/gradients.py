@@ -70,7 +70,7 @@ def gradients(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Score the gradient of every query-key matrix on a text: where its scores come from.
+    """Score the gradient of every query-key matrix on a text, to see where its structure comes from.
 
     The model runs on sequences of the text. The gradient of W_qk, its update, is Xᵀ·β·X, where X holds the inputs of
     attention and β the gradient of the loss with respect to the attention logits (Saponati et al. 2025, Proposition

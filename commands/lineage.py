@@ -106,7 +106,7 @@ def lineage(
     study: StudyOptions,
     verbosity: Verbosity,
 ) -> None:
-    """Test whether models share an origin: whether their initial weights were drawn independently.
+    """Test whether models share an origin, or whether their initial weights were drawn independently.
 
     Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. The test permutes
     the coordinates of one model at random. p: share of permutations with at least this similarity. z: standard

@@ -235,8 +235,8 @@ class Adapter:
             needed = "no DoRA magnitudes" if expected is None else f"DoRA magnitudes of shape {list(expected)}"
             found = "none" if magnitudes is None else f"shape {list(magnitudes)}"
             raise CorruptCheckpointError(
-                f"use_dora is {self.settings.use_dora}, expected {needed}, got {found}; copy or download the adapter "
-                "again",
+                f"use_dora is {self.settings.use_dora}, which requires {needed}, but the file has {found}; copy or "
+                "download the adapter again",
                 subject=show_name(module),
             )
 

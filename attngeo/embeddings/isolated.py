@@ -139,7 +139,7 @@ class IsolatedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """As `FastTokens.encode`. Raises CorruptCheckpointError if the file's rules fail, or take too much."""
-        shown = f"splits {text!r:.60}"
+        shown = f"tokenises {text!r:.60}"
         with about(self._ref):
             answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
             if "error" in answer:

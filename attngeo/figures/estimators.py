@@ -266,7 +266,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     heads = sorted(rows["head"].unique())
     vectors = [name for name in VECTORS if name in set(rows["vector"])]
     if not vectors:
-        raise UsageError(f"no row has one of the vectors {', '.join(VECTORS)}")
+        raise UsageError(f"no row has any of the vectors {', '.join(VECTORS)}")
     items = list(dict.fromkeys(rows["item"]))
     total = len(heads) * (_limit_height(len(items) * VECTOR_HEIGHT) + BETWEEN) + AROUND
     figure = make_subplots(
@@ -286,14 +286,14 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
             x=table.columns.tolist(),
             customdata=[[escape_name(item)] * table.shape[1] for item in items],
             coloraxis="coloraxis",
-            hovertemplate=f"%{{customdata}}: {vector} in head {head}, number %{{x}}: %{{z:.3f}}<extra></extra>",
+            hovertemplate=f"%{{customdata}}: {vector} in head {head}, dimension %{{x}}: %{{z:.3f}}<extra></extra>",
             **subplot,
         )
         figure.update_xaxes(showgrid=False, tickangle=0, tickfont={"size": 9}, **choose_ticks(table.columns), **subplot)
     named_rows = list(range(len(items)))
     if len(items) > MOST_ROWS_NAMED:
         named_rows = choose_ticks(pd.RangeIndex(len(items)))["tickvals"]
-    figure.update_xaxes(title="number", row=len(heads))
+    figure.update_xaxes(title="dimension", row=len(heads))
     figure.update_yaxes(
         autorange="reversed",
         **PLAIN,

@@ -232,7 +232,7 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
     """
     errors = rows[rows["metric"].isin(list(METRICS)) & rows["value"].notna()]
     if errors.empty:
-        raise DataError(f"no row has a value of one of the metrics {', '.join(METRICS)}")
+        raise DataError(f"no row has a value for any of the metrics {', '.join(METRICS)}")
     setting = errors["setting"].astype(object).fillna("").map(str)
     counts = setting.str.extract(rf"^(?P<letter>[{''.join(TITLES)}])=(?P<count>[1-9]\d*)$")
     family = setting.where(errors["metric"] == "loss", "")

@@ -127,7 +127,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
                 customdata=rows[["layers", "heads", f"{unit}_chance"]],
                 hovertemplate=f"{axis} %{{x}}<br>outlier in %{{customdata[0]}} of {counts.attrs['of_layers']} layers, "
                 f"%{{customdata[1]}} of {counts.attrs['of_heads']} heads<br>"
-                f"at random places, %{{customdata[2]:.2g}} {axis}s would reach this many {unit}<extra></extra>",
+                f"expected by chance in this many {unit}: %{{customdata[2]:.2g}} {axis}s<extra></extra>",
                 row=panel,
                 col=1,
             )
@@ -136,7 +136,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_xaxes(title="row (query dimension), column (key dimension)", row=2, col=1)
     details = (
         f"norm above mean + {counts.attrs['gamma']:g}·std; "
-        f"marked: {' and '.join(marked)}; at random places, fewer than one would be an outlier in that many {unit}"
+        f"marked: {' and '.join(marked)} that are outliers in more {unit} than chance explains (expected: fewer than 1)"
     )
     stack = escape_name(counts["stack"].iloc[0]) if len(counts) else ""
     title = f"{escape_name(counts.attrs['model'])}: outliers of {FORM} in {total} {unit} ({stack})"

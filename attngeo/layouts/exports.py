@@ -116,7 +116,7 @@ def recognise_export(module: Module, names: Collection[str]) -> Module:
     if family.rotary is None or family.rotary.other or _has_own_names(module):
         return module
     query = join(module.template, weights_of(module.layout)[0])
-    unknown = Rotary(other=f"attngeo does not know which program named {query:.80}, nor how it orders rotary pairs")
+    unknown = Rotary(other=f"attngeo does not know which program wrote {query:.80}, nor the order of its rotary pairs")
     return replace(module, family=replace(family, rotary=unknown))
 
 

@@ -151,7 +151,9 @@ def test_errors_name_the_folders_of_both_parts(inside: Command, baskets: Path, t
     assert_fails(
         inside("score", model), CorruptCheckpointError, "config.json", f"{model / 'items'} or {model / 'values'}"
     )
-    assert_fails(inside("efa", "attention", model, "Limes,Tea"), 2, "no values", "name the model's subfolder items")
+    assert_fails(
+        inside("efa", "attention", model, "Limes,Tea"), 2, "no values", 'give the subfolder "items" of the model'
+    )
     assert_shows(inside("efa", "attention", model / "items", "Limes,Tea").stdout, "1 Limes")
 
 

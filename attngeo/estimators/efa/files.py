@@ -330,7 +330,7 @@ def read_basket(
         lacks = "covariates" if model.part_ == "items" else "values"
         problem = f"{text!r:.60} has no {lacks}, which the model needs; give a file ({' '.join(SUFFIXES)})"
         if model.part_ == "both" and not model.options_.covariates:
-            problem += "; if you have only items, name the model's subfolder items"
+            problem += '; if you have only items, give the subfolder "items" of the model'
         raise UsageError(problem)
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, name.strip()) for name in names]

@@ -156,7 +156,7 @@ def measure_distances(places: np.ndarray, distance: Distance) -> np.ndarray:
         return np.asarray(distance_matrix(places, places))
     if places.shape[1] != 2:
         raise UsageError(
-            f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance to euclidean"
+            f"{places.shape[1]} coordinates, expected latitude and longitude; or set $distance to euclidean", "distance"
         )
     for (name, most), degrees in zip(MOST_DEGREES.items(), places.T, strict=True):
         if np.abs(degrees).max() > most:

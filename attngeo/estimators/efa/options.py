@@ -258,7 +258,7 @@ class EfaOptions(EstimatorOptions):
     )
     context_dropout: float | None = option(
         None,
-        "Fraction of the rows to hide from the others at random while attention trains",
+        "Fraction of the rows to hide at random from the other rows during training, for attention",
         advanced=True,
         panel=OPTIMISATION,
         least=0,

@@ -465,7 +465,7 @@ def _read_numerals(
         elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
             frame = frame.assign(**{column.name: numerals.read(column.texts)})
             advice = "; --decimal sets the decimal mark" if column.is_unclear and form.decimal is None else ""
-            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
+            notes.append(f"{shown} is read as {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals}){advice}")
     return frame, mark, notes
 
 
@@ -498,7 +498,7 @@ def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator
         line, cells = short[0]
         first = f"line {line} has {cells} of {frame.shape[1]}"
         yield (
-            f"{len(short):,} rows have fewer cells than there are columns, so their last cells count as missing: "
+            f"in rows with fewer cells than there are columns ({len(short):,}), the last cells count as missing: "
             f"{first}"
         )
 

@@ -221,7 +221,7 @@ def _arrange(
             is_other = (numbers != read_numbers(frame[name])) & numbers.notna()
             if is_other.any():
                 row = is_other.to_numpy(bool).argmax()
-                what += f"; {show_value(frame[name].iloc[row])} is {numbers.iloc[row]:.15g}"
+                what += f"; {show_value(frame[name].iloc[row])} is read as {numbers.iloc[row]:.15g}"
             frame = frame.assign(**{name: numbers})
             progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes all of them categories"))
     frame, dates = set_kinds(frame, options.column_types, path, partial(_report, path, progress))
@@ -407,9 +407,9 @@ def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named
             # In a column of numbers, such a text could be nothing else.
             advice = "; --missing '' keeps such values as categories" if name in texts else ""
             counts = written[name][frame[name].isna() & ~written[name].isin(asked)].value_counts()
-            listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
+            listed = ", ".join(f"{text!r:.40} ({count:,}×)" for text, count in counts.items())
             if listed:
-                yield f"column {name!r:.60}: {listed} counts as missing{advice}"
+                yield f"column {name!r:.60}: counted as missing: {listed}{advice}"
 
 
 def _describe_absent(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:

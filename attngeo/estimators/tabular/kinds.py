@@ -140,7 +140,7 @@ def set_kinds(
                 raise TableError(f"expected numbers, but {unit}", subject=path, column=name)
             if not numbers.notna().any():
                 shown = show_value(column.dropna().iloc[0]) if column.notna().any() else "an empty cell"
-                problem = f"has no numbers, but {shown} in its first row; choose another kind"
+                problem = f"has no numbers (its first value is {shown}); choose another kind"
                 raise TableError(problem, subject=path, column=name)
             frame = frame.assign(**{name: numbers})
         elif kind is not None or name in may_be_dates:
@@ -197,7 +197,7 @@ def _refuse_dates(column: pd.Series[Any], is_wrong: np.ndarray, cells: Mapping[s
     expected = "expected a date such as 2023-12-31 or 31.12.2023 23:59:59"
     most = max(cells.values(), key=np.sum)
     if not most.any():
-        return TableError(f"has no dates of one format, {expected}; choose another kind", column=column.name)
+        return TableError(f"has no dates in one known format, {expected}; choose another kind", column=column.name)
     if not is_wrong.any():
         row = int((column.notna().to_numpy() & ~most).argmax())
         other = int(most.argmax())

@@ -121,7 +121,7 @@ def check_proposition_s1_16_range(seed: int = 0) -> Residuals:
             errors.append(abs(score + 1))
         else:
             errors.append(float(abs(score) == 1))
-    ends = f"{scores.count(1.0)} of 1, {scores.count(-1.0)} of -1"
+    ends = f"{scores.count(1.0)} equal to 1, {scores.count(-1.0)} equal to -1"
     return Residuals(f"{len(scores)} matrices, {ends}", tuple(errors))
 
 

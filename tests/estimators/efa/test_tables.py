@@ -560,7 +560,7 @@ def test_items_alone_are_no_basket_of_a_model_of_values(part: str) -> None:
     """A saved model of both has one of its items beside it."""
     with refuses(UsageError, "'tea,milk' has no values", ".csv") as caught:
         read_basket(make_efa(**SMALL | {"part": part}).fit(ROWS), "tea,milk")
-    assert ("name the model's subfolder items" in str(caught.value)) is (part == "both")
+    assert ('give the subfolder "items" of the model' in str(caught.value)) is (part == "both")
 
 
 def test_a_column_has_one_role() -> None:
