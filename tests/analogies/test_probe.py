@@ -261,7 +261,7 @@ def test_half_precision_tables_are_asked_as_float64() -> None:
 def test_impossible_questions_are_refused() -> None:
     embedding = table(np.eye(9))
     asked = questions([[0, 1, 2, 3]], list(embedding.labels))
-    with refuses(UsageError, "n_answers", 7, "from 1 to 6", "table", 9):
+    with refuses(UsageError, "n_answers", 7, "1 to 6", "table", 9):
         ask(embedding, asked, n_answers=7)
     with refuses(UsageError, "memory", 100):
         ask(embedding, asked, memory=100)

@@ -322,7 +322,7 @@ UNFIT = {
     "another base": Unfit(CorruptCheckpointError, ("was trained on",), change=lambda folder: use_other_base(folder)),
     "values only": Unfit(
         UnsupportedModelError,
-        ("none of the weights that are read", "v_proj", "circuit ov"),
+        ("none of the weights read here", "v_proj", "circuit ov"),
         change=lambda folder: rename_modules(folder),
     ),
     "a changed base": Unfit(

@@ -177,7 +177,7 @@ def test_a_wait_names_the_server_that_asks_for_it(
     assert here.faults[FILE].times == 0
     assert waits == [70]
     assert [record.getMessage() for record in caplog.records if "wait" in record.getMessage()] == [
-        f"org/name: {FILE}: {here.storage_url} asks to wait 70 s"
+        f"org/name: {FILE}: {here.storage_url} asks clients to wait 70 s"
     ]
 
 
@@ -307,7 +307,7 @@ def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path
 def test_a_wait_that_the_server_asks_for_is_bounded(here: Hub, tmp_path: Path) -> None:
     here.repositories["org/name"] = write_single(tmp_path / "remote")
     here.faults[FILE] = Fault(storage="busy", headers={"Retry-After": "99999999"})
-    with refuses(NetworkError, "org/name", "asks to wait", "99,999,999"):
+    with refuses(NetworkError, "org/name", "asks clients to wait", "99,999,999"):
         attngeo.score("org/name")
     assert len(here.stored) == 1
 

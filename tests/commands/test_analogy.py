@@ -276,7 +276,7 @@ def test_nearest_shows_all_words_of_a_small_table(inside: Command, tmp_path: Pat
     run = inside("nearest", path, "aaa - aab + aac", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 1 + 9 - 3)
     run = inside("nearest", path, "aaa", "--top", 10)
-    assert_fails(run, UsageError.exit_code, "--top", 10, "from 1 to 8")
+    assert_fails(run, UsageError.exit_code, "--top", 10, "1 to 8")
 
 
 def test_nearest_writes_files(inside: Command, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "n_draws": ([good, *asked, "--n-draws", 10**12], UsageError, ["--n-draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
         "k too large": (
-            [good, "--questions", questions, "--n-answers", 7], UsageError, ["--n-answers", 7, "from 1 to 6"]
+            [good, "--questions", questions, "--n-answers", 7], UsageError, ["--n-answers", 7, "1 to 6"]
         ),
         "k too small": ([good, "--questions", questions, "--n-answers", 0], UsageError, ["--n-answers", 0, 1]),
         "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
@@ -370,7 +370,7 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
         (
             ["nearest", "demo:minilm", "king", "--top", "99999"],
             UsageError,
-            ["--top", "99999", "from 1 to 22,500", "22,501"],
+            ["--top", "99999", "1 to 22,500", "22,501"],
         ),
         (["cbow", "none.txt", "-o", "v.vec"], ModelNotFoundError, ["none.txt"]),
         (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".vec"]),

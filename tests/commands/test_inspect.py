@@ -47,7 +47,7 @@ def test_what_is_left_out_is_listed_with_its_layers_and_its_reason(inside: Comma
     lines = [line.strip() for line in run.stdout.splitlines()]
     place = lines.index("left out")
     assert lines[place + 1] == "tower.#.att.qkv.weight · layers 0-1, 4"
-    assert "no layout" in lines[place + 2]
+    assert "no known layout" in lines[place + 2]
     found = json.loads(inside("inspect", mixed, "--format", "json").stdout)
     assert found["left_out"].keys() == {"tower.#.att.qkv.weight"}
     assert [site["module"] for site in found["sites"]] == [f"model.layers.{layer}.self_attn" for layer in (0, 1)]

@@ -101,7 +101,7 @@ def test_a_word_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     text = write_json(normalizer=replace("a", "x" * 3000), pre_tokenizer=split("(x+x+)y"))
     tokenizer = IsolatedTokenizer(text, "tokenizer.json", "org/name")
     assert tokenizer.encode("b") == [0]
-    with refuses(CorruptCheckpointError, "tokenizer.json", "takes more than 2 s", "splits"):
+    with refuses(CorruptCheckpointError, "tokenizer.json", "takes more than 2 s", "tokenises"):
         tokenizer.encode("a")
     with refuses(CorruptCheckpointError, "tokenizer.json", "takes more than 2 s"):  # its process has ended
         tokenizer.encode("b")

@@ -339,8 +339,8 @@ def test_earlier_names_of_longrope_mean_it(names: tuple[str, str]) -> None:
     ("scaling", "fact"),
     [
         ({"type": "yarn", "factor": "8"}, "'8' is not a number"),
-        ({"type": "yarn", "factor": 8.0, "attention_factor": 0}, "expected a positive number"),
-        ({"type": "yarn", "factor": 8.0, "attention_factor": float("nan")}, "expected a positive number"),
+        ({"type": "yarn", "factor": 8.0, "attention_factor": 0}, "expected a positive finite number"),
+        ({"type": "yarn", "factor": 8.0, "attention_factor": float("nan")}, "expected a positive finite number"),
     ],
     ids=str,
 )

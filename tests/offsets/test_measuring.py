@@ -327,7 +327,7 @@ def test_alibi_that_sees_later_tokens_falls_both_ways(tmp_path: Path) -> None:
     [
         ("t5", ("encoder", "decoder"), "no known table of positions; relative-position terms are not read"),
         ("bart", ("cross",), "cross-attention: queries and keys come from different sequences"),
-        ("albert", ("encoder",), "is [40, 8], and queries read 32 inputs"),
+        ("albert", ("encoder",), "is [40, 8], but queries read 32 inputs"),
         ("siglip", ("vision_pooling",), "pooling: queries are not tokens of the sequence"),
         ("wav2vec2", ("encoder",), "no rotary embeddings, no ALiBi and no known table of positions"),
     ],

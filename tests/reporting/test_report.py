@@ -126,7 +126,11 @@ def test_medians_beside_published_ones() -> None:
     ]))  # fmt: skip
     assert table["symmetry_published"].round(2).tolist()[::2] == [0.51, 0.01]
     assert pd.isna(table["symmetry_published"][1])
-    assert table["erratum"].fillna("").tolist() == ["", "", "fused projection cut in the wrong places"]
+    assert table["erratum"].fillna("").tolist() == [
+        "",
+        "",
+        "fused projection cut in the wrong places; fused projection not transposed",
+    ]
     median = rows[rows["head"].isna()]["symmetry"].median()
     assert table["symmetry_difference"][0] == pytest.approx(median - 0.5101, abs=1e-4)
 

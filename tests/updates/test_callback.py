@@ -94,9 +94,9 @@ def test_what_it_cannot_measure_is_refused_when_training_begins(built: Callable[
 
 def test_two_tables_in_one_file_are_refused_when_training_begins(built: Callable[[str], Any], tmp_path: Path) -> None:
     first, second = GradientCallback(BATCHES, "clm"), GradientCallback(BATCHES[:1], "clm")
-    with refuses(UsageError, "gradients.parquet", "stack decoder", "another file"):
+    with refuses(UsageError, "gradients.parquet", "stack decoder", "a different file"):
         train(built("bert-decoder"), tmp_path, first, second)
-    with refuses(UsageError, "gradients.parquet", "columns", "another file"):
+    with refuses(UsageError, "gradients.parquet", "columns", "a different file"):
         train(built("bert-decoder"), tmp_path, first, AttentionGeometryCallback(file="gradients.parquet"))
     train(built("bert-decoder"), tmp_path, first, GradientCallback(BATCHES, "clm", file="more.parquet"))
     written = pd.read_parquet(tmp_path / "gradients.parquet")

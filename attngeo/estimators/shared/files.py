@@ -497,10 +497,8 @@ def _describe_short(path: Path, frame: pd.DataFrame, form: FileForm) -> Iterator
     if short:
         line, cells = short[0]
         first = f"line {line} has {cells} of {frame.shape[1]}"
-        yield (
-            f"in rows with fewer cells than there are columns ({len(short):,}), the last cells count as missing: "
-            f"{first}"
-        )
+        rows = "1 row has" if len(short) == 1 else f"{len(short):,} rows have"
+        yield (f"{rows} fewer cells than there are columns, so the last cells count as missing: {first}")
 
 
 def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:

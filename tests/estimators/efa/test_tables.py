@@ -660,7 +660,10 @@ def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tm
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 5832000000000 bytes.")
 
     for rows in (ROWS, ROWS.assign(value=ROWS["value"].where(ROWS.index != 3))):
-        with monkeypatch.context() as changed, refuses(TrainingError, "more memory", "layers 1", "5832000000000"):
+        with (
+            monkeypatch.context() as changed,
+            refuses(TrainingError, "does not fit into memory", "layers 1", "5832000000000"),
+        ):
             changed.setattr(model.model_, "natural", fail)
             model.predict(rows)
     monkeypatch.setattr("attngeo.bounds.machine.UNCHECKED", 0)

@@ -48,9 +48,14 @@ FILES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     ),
     "Swiss": ("a;b\nx;1'234.50\ny;2\n", "utf-8", {"sep": ";", "thousands": "'"}, ["1234.5"]),
     "American": ('a,b\nx,"16,022.29"\ny,"1,000"\n', "utf-8", {"thousands": ","}, ["16022.29"]),
-    "another column tells": ('a,b\n"1,000",0.5\n"2,000",1\n', "utf-8", {"thousands": ","}, ["is 1000", "--decimal"]),
-    "another column tells of commas": ('a,b\n"1,000","0,5"\n"2,000",1\n', "utf-8", {"decimal": ","}, ["is 1 "]),
-    "the separator tells": ("a;b\n16.022;x\n5.123;y\n", "utf-8", COMMA, ["is 16022"]),
+    "another column tells": (
+        'a,b\n"1,000",0.5\n"2,000",1\n',
+        "utf-8",
+        {"thousands": ","},
+        ["is read as 1000", "--decimal"],
+    ),
+    "another column tells of commas": ('a,b\n"1,000","0,5"\n"2,000",1\n', "utf-8", {"decimal": ","}, ["is read as 1 "]),
+    "the separator tells": ("a;b\n16.022;x\n5.123;y\n", "utf-8", COMMA, ["is read as 16022"]),
     "semicolons and points": ("a;b\n16.022;0.5\n5.123;7.4\n", "utf-8", {"sep": ";"}, []),
     "nothing tells": ('a,b\n"1,000",x\n"2,000",y\n', "utf-8", {}, ["1000 or 1", "read as text", "--decimal"]),
     "nothing tells of points": ("a,b\n16.022,x\n5.123,y\n", "utf-8", {}, ["16.022 or 16022", "--decimal"]),
@@ -93,7 +98,7 @@ def test_percent_is_the_number_before_the_sign(suffix: str, tmp_path: Path) -> N
     path.write_text("a;b;c\n12%;0,5 %;5%\n5 %;1%;6\n")
     frame, notes = read(path)
     assert frame.to_dict("list") == {"a": [12, 5], "b": [0.5, 1], "c": ["5%", "6"]}
-    assert_states(notes, "'12%' is 12", "percent")
+    assert_states(notes, "'12%' is read as 12", "percent")
 
 
 def test_options_say_what_the_file_does_not_show(tmp_path: Path) -> None:

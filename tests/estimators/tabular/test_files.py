@@ -305,13 +305,13 @@ def test_attention_alone_is_compared_with_a_model_that_costs_little(
 READ_OTHERWISE = {
     "an index": ("", [*range(40)], ["Unnamed: 0", "left out"]),
     "an index of texts": ("", [f"r{at}" for at in range(40)], ["Unnamed: 0", "left out"]),
-    "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
+    "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' (20×)", "--missing ''"]),
     "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
     "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--column-type shop:category"]),
     "codes, five times each": ("shop", [at % 24 for at in range(160)], ["shop (24 values)"]),  # of 120 to train with
     "codes, less often": ("shop", [at % 24 for at in range(158)], []),
     "no index": ("", [1, 2] * 20, []),
-    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
+    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' (10×)", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
     "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "a different value", "left out"]),
@@ -381,7 +381,7 @@ def test_missing_cells_are_noted_but_for_texts_that_the_user_names(tmp_path: Pat
         notes = notes_of(lambda progress: fit_own_table(path, options, progress))  # noqa: B023
         sizes[len(notes)] = {*read_tables(path, options).train_x["size"].dropna()}
         for note in notes:
-            assert_states(note, "'size'", "'NA' in 10 rows", "--missing ''")
+            assert_states(note, "'size'", "'NA' (10×)", "--missing ''")
             assert "'-'" not in note
     assert sizes == {1: {"s", "m"}, 0: {"s", "m", "NA"}}
 
@@ -441,7 +441,7 @@ def test_numbers_beside_a_few_texts_are_those_of_the_form_of_the_file(form: str,
     assert chosen.train_x["price"].tolist()[:-1] == values * 13
     notes = notes_of(lambda progress: fit_own_table(path, options, progress))
     (note,) = (note for note in notes if "'k.A.'" in note)
-    assert (f"{cells[0]!r} is {values[0]:g}" in note) == (form not in ("decimal points",))
+    assert (f"{cells[0]!r} is read as {values[0]:g}" in note) == (form not in ("decimal points",))
     known = predict_own_table(tmp_path / "m", path, PredictOptions())
     pd.testing.assert_frame_equal(predict_own_table(tmp_path / "m", other, PredictOptions()), known)
     filled = impute_own_table(tmp_path / "m", path, RowsOptions())
