@@ -46,7 +46,7 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
 # Names of options, keys, keywords and functions before version 0.4 → those from it on.
-# Of several new names, the first is meant that is known where the former one was used. One may have a value.
+# If there are several new names, the first one known in the same place is shown. A new name may include a value.
 RENAMED: dict[str, str | tuple[str, ...]] = {
     "normalise": "normalize",
     "centre": "center",

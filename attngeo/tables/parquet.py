@@ -189,9 +189,14 @@ class _RecordReader:
         return length
 
     def _read_list_head(self) -> tuple[int, int]:
+        """The number of items of a list, each of one byte or more, and their type."""
         head = self._read_byte()
         length, kind = head >> 4, head & 15
-        return self._read_whole() if length == LONG_LIST else length, kind
+        if length == LONG_LIST:
+            length = self._read_whole()
+        if length > len(self._content) - self.place:
+            raise IndexError(self.place)
+        return length, kind
 
     def _skip(self, kind: int) -> None:
         if kind in (TRUE, FALSE):
@@ -305,7 +310,7 @@ def _read_footer(source: IO[bytes]) -> _Footer:
     source.seek(max(end - length, 0))
     try:
         return _RecordReader(source.read(length)).read_footer()
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, RecursionError, UnicodeDecodeError):
         raise ValueError("its footer is damaged") from None
 
 
@@ -382,6 +387,8 @@ def _read_header(source: IO[bytes], place: int) -> tuple[int, dict[int, int]]:
                 raise ValueError(f"the page at byte {place:,} has no header") from None
             nbytes *= HEADER_BYTES
             continue
+        except RecursionError:
+            raise ValueError(f"the header of the page at byte {place:,} is nested too deeply") from None
         return reader.place, sizes
 
 

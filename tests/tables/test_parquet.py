@@ -183,6 +183,22 @@ def test_a_damaged_footer_ends_no_process(tmp_path: Path) -> None:
     assert "OSError" in run.stdout
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(b"\x19\xf3" + b"\xff" * 8 + b"\x7f", id="a list of bytes that is longer than any file"),
+        pytest.param(b"\x19" * 100_000, id="lists in lists"),
+        pytest.param(b"\x1c" * 100_000, id="records in records"),
+    ],
+)
+def test_a_header_without_end_is_refused(header: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.parquet", pa.table({"a": [bytes(200_000)]}), use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + header + content[4 + len(header) :])
+    with pytest.raises(DataError, match=r"rows\.parquet cannot be read"):
+        read_as_results(path)
+
+
 def test_a_training_text_is_counted_unfolded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_repeated_text(tmp_path / "rows.parquet")
     monkeypatch.setattr(text_formats, "MOST_ROWS_BYTES", 5 * MEGABYTE)
