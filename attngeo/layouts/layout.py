@@ -505,17 +505,20 @@ def output_axis(site: AttentionSite, letter: Letter) -> int:
     return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
 
 
-def number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
-    """The row of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
+def number_outputs(site: AttentionSite, tensors: Tensors, letters: Collection[Letter] = LETTERS) -> dict[Letter, Heads]:
+    """The row of each output of the heads in the stored tensors: letter → weight and bias [heads, width]; the gains.
 
-    Used to write weights back. Cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
+    Used to write weights and biases back. Cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
     """
     numbers = dict(tensors)
-    for letter in LETTERS:
+    for letter in letters:
         axis = output_axis(site, letter)
         name = site.tensors[letter]
         numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
-    numbered = assemble(site, numbers)
+        bias = site.tensors.get(f"{letter}_bias")
+        if bias is not None:
+            numbers[bias] = torch.arange(len(tensors[bias]))
+    numbered = assemble(site, numbers, letters)
     return {letter: heads._replace(weight=heads.weight.squeeze(-1)) for letter, heads in numbered.items()}
 
 

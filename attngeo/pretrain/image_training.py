@@ -74,7 +74,7 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     images = steps * images_per_update
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(configure_images(options, data.labels, data.channels), options.objective_name)
-    changed = initialize(model, options.init, seed=options.seed)
+    changed = initialize(model, options.init, seed=options.seed, init_std=options.init_std, init_bias=options.init_bias)
     decay = adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch)
     average = start_average(model, decay)
     return TrainingTask(

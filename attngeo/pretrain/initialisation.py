@@ -1,9 +1,9 @@
-"""Initialisations of attention: they set only the query and key weights of a model in memory."""
+"""Initialisations of attention: they set the query, key and value weights and biases of a model in memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,20 +13,24 @@ from torch import Tensor
 
 from attngeo.attention.finding import select, sites_of
 from attngeo.attention.layers import check_layers
+from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import key_heads_of
 from attngeo.bounds.names import name_type
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import whole
+from attngeo.choices import Parts, whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError, about
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
 from attngeo.options import Layers
+from attngeo.pretrain.options import ThreeNumbers, parse_three, refuse_scale
 from attngeo.pretrain.presets import INITS
 from attngeo.pretrain.references import parse_init
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = 0.7
 BETA = 0.7
+# The order of the three numbers of `init_std` and `init_bias`.
+LETTERS = ("q", "k", "v")
 # Tensors by name or by role.
 Tensors = dict[str, Tensor]
 
@@ -46,6 +50,28 @@ class Change(NamedTuple):
     values: Tensor
     axis: int = 0
 
+    def write(self, tensor: Tensor) -> None:
+        """Write the values into a tensor."""
+        # A copy, because the values may be a view of the memory that is written to.
+        values = self.values.to(tensor, copy=True)
+        tensor.index_copy_(self.axis, self.rows.flatten().to(tensor.device), values)
+
+
+class Scale(NamedTuple):
+    """The standard deviations of the initial weights and biases of queries, keys and values; None changes nothing."""
+
+    std: ThreeNumbers | None = None
+    bias: ThreeNumbers | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the options that are given."""
+        return [f"init_{name}" for name, values in self._asdict().items() if values is not None]
+
+
+# The changes of a site, by its tensors of each role.
+MakeChanges = Callable[[AttentionSite, Tensors], Iterator[Change]]
+
 
 def initialize(
     model: Any,
@@ -54,12 +80,14 @@ def initialize(
     stack: str | None = None,
     layers: Layers | None = None,
     seed: int | None = None,
+    init_std: float | Sequence[float] | None = None,
+    init_bias: float | Sequence[float] | None = None,
 ) -> list[str]:
-    """Set the query and key weights of a transformers model in memory.
+    """Set the query and key weights of a transformers model in memory, and the scale of its values and biases.
 
-    Biases, norms, values and the rest of fused tensors do not change. No parameter becomes an alias of another, so Wq
-    and Wk differ after the first training step. With Wq, Wk [d_model, head_dim] of a head, M = Wq·Wkᵀ, and g(h) the key
-    head of head h, `init` is one of:
+    Values and biases change only by "published", `init_std` and `init_bias`; norms, and the rest of fused tensors,
+    never do. No parameter becomes an alias of another, so Wq and Wk differ after the first training step. With Wq, Wk
+    [d_model, head_dim] of a head, M = Wq·Wkᵀ, and g(h) the key head of head h, `init` is one of:
 
     "default"     change nothing.
     "symmetric"   Wk := Wq; with fewer key heads than heads, Wq_h := Wk_g(h). M is symmetric, even with QK-norm, whose
@@ -72,24 +100,33 @@ def initialize(
                   with the same key head share one Z, because one Wk can be the best only for one M. QK-norm: the gains
                   are undone, and if the norm subtracts the mean, the rank is head_dim − 1. This is the query and key
                   part of Trockman & Kolter 2023 (arXiv 2305.09828); values and projections do not change.
+    "published"   the start of "+symm" in the code of Saponati et al.: query, key and value weights and biases are drawn
+                  anew, uniformly from ±1/√width of their input, as `torch.nn.Linear` does; then as "symmetric". The
+                  standard deviation is 1/√(3·width). A model without biases stays without.
     a checkpoint  a reference (`org/name`, folder, file or `demo:NAME`) or another model in memory: use its Wq and Wk of
                   the same stack and layer, rounded to the model's dtype. Norm gains do not change.
 
-    "symmetric" and "identity" skip cross-attention over inputs of another width, where M is not square. Everything is
-    checked before anything is written.
+    All but "default" and a checkpoint skip cross-attention over inputs of another width, where M is not square.
+    Everything is checked before anything is written.
 
     Args:
         model: a transformers model, changed in place.
         init: see above.
         stack: change only this stack.
         layers: change only these layers, as numbers or as "0-3,7".
-        seed: seed of "identity"; None uses torch's global generator.
+        seed: seed of "identity", of "published" and of biases; None uses torch's global generator.
+        init_std: standard deviation of Wq, Wk and Wv in each layer: one positive number, or one for each of the three.
+            Each matrix is multiplied by a factor that gives it exactly this root mean square. `init` follows, and must
+            be "default" or "symmetric".
+        init_bias: standard deviation of the biases of queries, keys and values, which are drawn anew from a normal
+            distribution: one number of at least 0, or three. `init` must be "default" or "symmetric".
 
     Returns:
         The names of the changed parameters.
 
     Raises:
-        UsageError: `model` is not a module, `init` is unknown, or the checkpoint has no such layer.
+        UsageError: `model` is not a module, `init` is unknown, the checkpoint has no such layer, or `init_std` or
+            `init_bias` is invalid or does not apply.
         ModelUnavailableError: the checkpoint cannot be found or reached.
         CheckpointError: the checkpoint cannot be read.
         ShapeError: the checkpoint's heads differ from the model's.
@@ -105,22 +142,22 @@ def initialize(
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model is {name_type(model)}, expected a transformers model in memory")
-    if isinstance(init, str) and init == "default":
+    scale = Scale(parse_three("init_std", init_std), parse_three("init_bias", init_bias))
+    name = init if isinstance(init, str) else ""
+    for option in scale.given:
+        refuse_scale(option, name or "a model")
+    if name == "default" and not scale.given:
         return []
+    generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
     with ExitStack() as opened, torch.no_grad():
         store = opened.enter_context(closing(open_store(model)))
-        sites = select(sites_of(store)[0], stack, check_layers(layers), store.ref)
-        make_changes: Callable[[AttentionSite, Tensors], Iterator[Change]]
-        if isinstance(init, str) and init in INITS:
+        changes_values = name == "published" or bool(scale.given)
+        parts: Parts = "qkvo" if changes_values else "qk"
+        sites = sites_of(store, ReadingOptions(with_bias=changes_values), parts=parts)[0]
+        sites = select(sites, stack, check_layers(layers), store.ref)
+        if name in INITS and name != "default":
             sites = [site for site in sites if site.d_model == site.key_width]
-            make_changes = _make_symmetric
-            if init == "identity":
-                generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
-                make_changes = partial(_make_identity, generator)
-        else:
-            source = opened.enter_context(closing(open_store(parse_init(init))))
-            source_sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
-            make_changes = partial(_make_copies, source, source_sites)
+        steps = list(_list_steps(init, scale, generator, opened))
         parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
         changes: list[Change] = []
         opened.enter_context(about(store.ref))
@@ -129,12 +166,9 @@ def initialize(
                 if name not in parameters:
                     raise UnsupportedModelError(f"{name} is not a parameter, so it cannot be initialised")
                 store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
-            changes += make_changes(site, {role: parameters[name] for role, name in site.tensors.items()})
+            changes += _plan_changes(site, {role: parameters[name] for role, name in site.tensors.items()}, steps)
         for change in changes:
-            parameter = parameters[change.name]
-            # A copy, because the values may be a view of the memory that is written to.
-            values = change.values.to(parameter, copy=True)
-            parameter.index_copy_(change.axis, change.rows.flatten().to(parameter.device), values)
+            change.write(parameters[change.name])
     written = {id(parameters[change.name]) for change in changes}
     return [name for name, parameter in model.named_parameters() if id(parameter) in written]
 
@@ -146,6 +180,98 @@ def check_init(init: str, option: str = "init") -> None:
     """
     if init not in INITS:
         open_store(parse_init(init, option)).close()
+
+
+def _list_steps(init: Any, scale: Scale, generator: torch.Generator | None, opened: ExitStack) -> Iterator[MakeChanges]:
+    """What an initialisation does, in this order. opened: closes the checkpoint of `init`."""
+    if scale.std is not None:
+        yield partial(_make_scaled, scale.std)
+    if scale.bias is not None:
+        yield partial(_make_biases, scale.bias, generator)
+    if not isinstance(init, str) or init not in INITS:
+        source = opened.enter_context(closing(open_store(parse_init(init))))
+        source_sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
+        yield partial(_make_copies, source, source_sites)
+    elif init == "published":
+        yield partial(_make_linear, generator)
+        yield _make_symmetric
+    elif init == "symmetric":
+        yield _make_symmetric
+    elif init == "identity":
+        yield partial(_make_identity, generator)
+
+
+def _plan_changes(site: AttentionSite, tensors: Tensors, steps: Sequence[MakeChanges]) -> Iterator[Change]:
+    """The changes of all steps. Each step sees the tensors (by role) as the steps before leave them."""
+    for number, make_changes in enumerate(steps):
+        changes = list(make_changes(site, tensors))
+        yield from changes
+        if number + 1 < len(steps):
+            roles = {name: role for role, name in site.tensors.items()}
+            written = {change.name: tensors[roles[change.name]].clone() for change in changes}
+            for change in changes:
+                change.write(written[change.name])
+            tensors = {role: written.get(name, tensors[role]) for role, name in site.tensors.items()}
+
+
+def _number_parts(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
+    """The numbers of the outputs that are queries, keys and values, in weights and biases [heads, width].
+
+    Raises UnsupportedModelError for latent attention, and for values that the layout does not name.
+    """
+    if isinstance(site.layout, LatentLayout):
+        raise UnsupportedModelError(
+            f"{site.module} makes keys and values from one latent, whose scale cannot be set; leave out $init_std and "
+            "$init_bias"
+        )
+    if site.missing:
+        raise UnsupportedModelError(f"{site.module} has no known values: {site.missing}")
+    return number_outputs(site, {name: tensors[role] for role, name in site.tensors.items()}, LETTERS)
+
+
+def _make_scaled(std: ThreeNumbers, site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
+    """Wq, Wk and Wv with these root mean squares. Raises UnsupportedModelError."""
+    numbers = _number_parts(site, tensors)
+    for letter, deviation in zip(LETTERS, std, strict=True):
+        axis = output_axis(site, letter)
+        rows = numbers[letter].weight.flatten()
+        values = tensors[letter].index_select(axis, rows.to(tensors[letter].device)).double()
+        size = values.square().mean().sqrt()
+        if not size.isfinite() or size == 0:
+            raise UnsupportedModelError(f"{site.tensors[letter]} is 0 or not finite, so no factor gives it a scale")
+        yield Change(site.tensors[letter], rows, values * (deviation / size), axis)
+
+
+def _make_biases(
+    deviations: ThreeNumbers, generator: torch.Generator | None, site: AttentionSite, tensors: Tensors
+) -> Iterator[Change]:
+    """Biases from N(0, deviation²). Raises UnsupportedModelError if the model has none."""
+    numbers = _number_parts(site, tensors)
+    for letter, deviation in zip(LETTERS, deviations, strict=True):
+        rows = numbers[letter].bias
+        if rows is None:
+            raise UnsupportedModelError(f"{site.module} has no {letter} bias; leave out $init_bias")
+        draws = torch.randn(rows.numel(), generator=generator, dtype=torch.float64)
+        yield Change(site.tensors[f"{letter}_bias"], rows, deviation * draws)
+
+
+def _make_linear(generator: torch.Generator | None, site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
+    """Query, key and value weights and biases from ±1/√width, as in torch.nn.Linear. Raises UnsupportedModelError."""
+    numbers = _number_parts(site, tensors)
+    for letter in LETTERS:
+        width = site.d_model if letter == "q" else site.key_width
+        axis = output_axis(site, letter)
+        rows = numbers[letter].weight.flatten()
+        shape = (len(rows), width) if axis == 0 else (width, len(rows))
+        yield Change(site.tensors[letter], rows, _draw_uniform(shape, width, generator), axis)
+        bias = numbers[letter].bias
+        if bias is not None:
+            yield Change(site.tensors[f"{letter}_bias"], bias, _draw_uniform((len(rows),), width, generator))
+
+
+def _draw_uniform(shape: tuple[int, ...], width: int, generator: torch.Generator | None) -> Tensor:
+    """Uniform draws from ±1/√width, float64."""
+    return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) / math.sqrt(width)
 
 
 def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:

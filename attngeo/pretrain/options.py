@@ -10,7 +10,10 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -26,6 +29,7 @@ from attngeo.options import (
     OPTIMISATION,
     RESULTS,
     RUNNING,
+    Converted,
     Options,
     Shown,
     default_of,
@@ -34,11 +38,26 @@ from attngeo.options import (
     options_of,
     show_type,
 )
-from attngeo.pretrain.presets import DATA_OF, DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, INITS, PATHS, PRESETS, show_presets
+from attngeo.pretrain.presets import (
+    DATA_OF,
+    DEFAULT_MODELS,
+    DEFAULTS,
+    IMAGE_DATA,
+    INITS,
+    PATHS,
+    PRESETS,
+    SCALED_INITS,
+    show_presets,
+)
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
 LARGEST_SEED = 2**32 - 1
+# A number for each of Wq, Wk and Wv.
+ThreeNumbers = tuple[float, float, float]
+# Of initial weights: smaller or larger ones have products that float32 does not hold.
+LEAST_STD = 1e-12
+LARGEST_STD = 1e6
 # A number of at least 0, as the options say.
 Share = Annotated[float, Field(lt=1)]
 
@@ -46,6 +65,50 @@ Share = Annotated[float, Field(lt=1)]
 def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL, **about: Any) -> Any:
     """An option with a value in each preset, which `--help` shows as its default."""
     return option(default, help, panel=panel, shown_default=show_presets(name), least=least, **about)
+
+
+def parse_three(name: str, value: Any) -> Any:
+    """One number for each of Wq, Wk and Wv, from one number or three; as a text, with commas between them.
+
+    >>> parse_three("init_std", "0.05, 0.05, 0.02"), parse_three("init_std", 0.05)
+    ((0.05, 0.05, 0.02), (0.05, 0.05, 0.05))
+    """
+    if value is None:
+        return None
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) or (isinstance(value, Sequence) and not isinstance(value, bytes)):
+        numbers = [_read_number(part) for part in parts]
+    else:
+        numbers = [_read_number(value)]
+    least = LEAST_STD if name == "init_std" else 0.0
+    if len(numbers) not in (1, 3) or not all(least <= number <= LARGEST_STD for number in numbers):
+        smallest = "positive numbers" if least else "numbers of at least 0"
+        raise UsageError(
+            f"${name} is {value!r:.60}, expected one number, or three for Wq, Wk and Wv, {smallest}, such as 0.05",
+            name,
+        )
+    return tuple(numbers * (3 // len(numbers)))
+
+
+def _read_number(part: Any) -> float:
+    """A number, or a text with one; NaN for anything else."""
+    if isinstance(part, bool) or not isinstance(part, str | Real):
+        return math.nan
+    try:
+        return float(part)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def refuse_scale(name: str, init: str) -> None:
+    """Raise UsageError if `init` sets the weights whose scale the option `name` gives."""
+    if init not in SCALED_INITS:
+        raise UsageError(
+            f"${name} applies to $init {' and '.join(SCALED_INITS)}, not to {init}, whose weights have their own "
+            "scale; leave it out",
+            name,
+            "init",
+        )
 
 
 class PretrainOptions(Options):
@@ -68,7 +131,25 @@ class PretrainOptions(Options):
         "default",
         "Initial Wq and Wk; REF copies them from a checkpoint",
         panel=MODEL,
-        metavar="default|symmetric|identity|REF",
+        metavar="default|symmetric|identity|published|REF",
+    )
+    init_std: Converted[float | Sequence[float] | str | None, ThreeNumbers | None] = option(
+        None,
+        "Standard deviation of the initial Wq, Wk and Wv: a number, or three with commas",
+        advanced=True,
+        panel=MODEL,
+        metavar="STD[,STD,STD]",
+        shown_default="the model's own",
+        parse=partial(parse_three, "init_std"),
+    )
+    init_bias: Converted[float | Sequence[float] | str | None, ThreeNumbers | None] = option(
+        None,
+        "The same for the biases of queries, keys and values, which are drawn anew",
+        advanced=True,
+        panel=MODEL,
+        metavar="STD[,STD,STD]",
+        shown_default="the model's own",
+        parse=partial(parse_three, "init_bias"),
     )
     data: str = option(
         BY_MODEL,
@@ -119,6 +200,9 @@ class PretrainOptions(Options):
     )
 
     def _check(self) -> None:
+        for name in ("init_std", "init_bias"):
+            if getattr(self, name) is not None:
+                refuse_scale(name, self.init)
         if self.lr == 0:
             raise UsageError(f"$lr is {self.lr}, expected a positive number", "lr")
         if self.steps and self.warmup > self.steps:
@@ -212,11 +296,29 @@ class TextPretrainOptions(PretrainOptions):
         advanced=True,
         panel=MODEL,
     )
+    symmetry_penalty: float = option(
+        0.0,
+        "λ of a penalty λ·‖M_n‖²/‖M‖², a mean over layers, where M_n is the skew-symmetric part of M; the logged loss "
+        "is without it",
+        advanced=True,
+        panel=MODEL,
+        least=0,
+    )
+    tie_query_key: bool = option(
+        False, "Use one matrix as Wq and Wk, so that each head stays symmetric", advanced=True, panel=MODEL
+    )
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
     def _check(self) -> None:
         if not self.steps:
             raise UsageError("$steps is 0, expected at least 1", "steps")
+        if self.tie_query_key and self.init not in SCALED_INITS:
+            raise UsageError(
+                f"$tie_query_key applies to $init {' and '.join(SCALED_INITS)}, not to {self.init}, whose Wq and Wk "
+                "differ; leave it out",
+                "tie_query_key",
+                "init",
+            )
         if self.objective == "mlm" and self.mlm_probability == 0:
             raise UsageError("$mlm_probability is 0, so nothing would be predicted; raise it", "mlm_probability")
 

@@ -101,7 +101,9 @@ DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
 TEXT_DATA = ("austen", "repeats", "wikipedia", "redpajama")
 IMAGE_DATA = ("digits", "cifar10")
 # Named initialisations; any other is a reference to a checkpoint.
-INITS = ("default", "symmetric", "identity")
+INITS = ("default", "symmetric", "identity", "published")
+# Initialisations that leave the scale of the weights to the model, so that options may set it.
+SCALED_INITS = ("default", "symmetric")
 # Options that may be paths, and the names that they may be instead. A name wins over a path, which may begin with "./".
 PATHS: Mapping[str, tuple[str, ...]] = {
     "model": tuple(PRESETS), "data": (*TEXT_DATA, *IMAGE_DATA), "tokenizer": ("", "train"), "init": INITS,

@@ -57,7 +57,8 @@ def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path)
         if name not in options_of(type(stored)):
             raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
         before = getattr(stored, name)
-        chosen = make_absolute(name, value) if name in PATHS else value
+        parse = options_of(type(stored))[name].parse
+        chosen = make_absolute(name, value) if name in PATHS else parse(value) if parse else value
         if chosen != before and name not in FREE:
             raise UsageError(
                 f"${name} is {value}, expected {before}, as when the run in {folder} was started; leave it out, or "

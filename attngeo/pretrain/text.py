@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError, first_line, is_panic
+from attngeo.pretrain.constraints import SymmetryPenalty, TiedKeys
 from attngeo.pretrain.initialisation import check_init, initialize
 from attngeo.pretrain.models import build_model, check_length, configure_text, read_config
 from attngeo.pretrain.options import TextPretrainOptions
@@ -67,7 +68,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(config, options.objective)
     check_length(model, options.seq_len)
-    changed = initialize(model, options.init, seed=options.seed)
+    changed = initialize(model, options.init, seed=options.seed, init_std=options.init_std, init_bias=options.init_bias)
     about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokenizer)}
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens
@@ -86,7 +87,11 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         data=data,
         collator=collator,
         processor=tokenizer,
-        make_trainer=MaskedTrainer if is_encoder else CausalTrainer,
+        make_trainer=partial(
+            MaskedTrainer if is_encoder else CausalTrainer,
+            tied=TiedKeys(model) if options.tie_query_key else None,
+            penalty=SymmetryPenalty(model, options.symmetry_penalty) if options.symmetry_penalty else None,
+        ),
         steps=options.steps,
         warmup=options.warmup,
         changed=changed,

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerContr
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import OutputError, TrainingError, first_line
+from attngeo.pretrain.constraints import SymmetryPenalty, TiedKeys
 from attngeo.tables.files import atomic_write, remove_unfinished
 
 # Written into a checkpoint's folder last: a checkpoint without it is broken.
@@ -79,11 +81,22 @@ class RunTrainer(Trainer):
     """A Trainer that uses only complete checkpoints, and stops if the loss is not a finite number.
 
     The logged loss is the mean over the steps since the last log, even if the run was interrupted in between: the sum
-    so far is part of the checkpoint. A checkpoint that cannot be written is removed.
+    so far is part of the checkpoint, and a penalty is not part of the loss. A checkpoint that cannot be written is
+    removed.
+
+    Args:
+        *args: the arguments of a Trainer.
+        tied: the keys of the model that are its queries, which files store as well.
+        penalty: function that gives what training adds to the loss; None for nothing.
+        **kwargs: the arguments of a Trainer.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, tied: TiedKeys | None = None, penalty: SymmetryPenalty | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._tied = tied
+        self._penalty = penalty
         exact = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum = torch.zeros((), dtype=exact, device=self.args.device)
         self._logged_at = 0
@@ -103,6 +116,14 @@ class RunTrainer(Trainer):
         loss: Tensor = super().training_step(*args, **kwargs)
         self._loss_sum += loss.detach()
         return loss
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's loss; its gradient has that of the penalty, its value has not."""
+        loss = super().compute_loss(*args, **kwargs)
+        if self._penalty is None or not isinstance(loss, Tensor):
+            return loss
+        penalty = self._penalty() / self.args.gradient_accumulation_steps
+        return loss + (penalty - penalty.detach())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the mean loss since the last log. Raises TrainingError if it is not a finite number."""
@@ -131,7 +152,8 @@ class RunTrainer(Trainer):
         if is_checkpoint(folder):
             self._sum_losses()
             self._unfinished = folder
-        super().save_model(output_dir, *args, **kwargs)
+        with self._tied.apart() if self._tied else nullcontext():
+            super().save_model(output_dir, *args, **kwargs)
 
     def finish_checkpoint(self) -> None:
         """Add everything the Trainer leaves out to a new checkpoint, then mark it as complete."""
