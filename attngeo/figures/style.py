@@ -187,7 +187,7 @@ ROLES = {
 }  # fmt: skip
 OBJECTIVES = {"mlm": ROLES["encoder"], "clm": ROLES["decoder"], "image": ROLES["vision"]}
 OBJECTIVE_NAMES = {"mlm": "encoder (mlm)", "clm": "decoder (clm)", "image": "vision"}
-INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#999933"}
+INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#999933", "published": "#44AA99"}
 OTHER = "#000000"
 # Colour scales, from dark to light.
 LAYERS = "Cividis"

@@ -221,8 +221,8 @@ def _number_parts(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """
     if isinstance(site.layout, LatentLayout):
         raise UnsupportedModelError(
-            f"{site.module} makes keys and values from one latent, whose scale cannot be set; leave out $init_std and "
-            "$init_bias"
+            f"{site.module} makes keys and values from one latent, whose scale cannot be set; choose $init default or "
+            "symmetric alone"
         )
     if site.missing:
         raise UnsupportedModelError(f"{site.module} has no known values: {site.missing}")

@@ -309,6 +309,130 @@ def test_latent_keys_are_neither_made_nor_copied(name: str, fresh: Build, built:
     assert_refused(fresh(name), built(name), UnsupportedModelError, "latent")
 
 
+# The scale of the start, and the published one
+
+
+UNSCALED = dict.fromkeys(("deepseek_v2", "deepseek_v2-lite", "deepseek_v3"), "from one latent")
+
+
+def rms(x: Tensor) -> float:
+    return float(x.detach().double().square().mean().sqrt())
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+def test_the_scale_of_queries_and_keys_in_every_family(name: str, fresh: Build) -> None:
+    """Either exactly as asked for, or refused before anything changes."""
+    model = fresh(name)
+    if name in UNSCALED:
+        assert_refused(model, "default", UnsupportedModelError, UNSCALED[name], init_std=0.5)
+        return
+    initialize(model, "default", init_std=(0.5, 0.25, 0.125))
+    sites = list(attngeo.attention_sites(model))
+    assert sites
+    for site, wq, wk in sites:
+        if not site.family.head_norm:  # whose gains are in wq and wk
+            assert rms(wq) == pytest.approx(0.5, rel=1e-3), site.module
+            assert rms(wk) == pytest.approx(0.25, rel=1e-3), site.module
+
+
+# Read off the modeling files: the parts of a fused tensor, as stored.
+PARTS: dict[str, tuple[str, str, Callable[[Tensor], tuple[Tensor, ...]]]] = {
+    "bert": ("bert.encoder.layer.0.attention.self", "query key value", lambda x: (x,)),
+    "llama": ("model.layers.0.self_attn", "q_proj k_proj v_proj", lambda x: (x,)),
+    "gpt2": ("transformer.h.0.attn", "c_attn", lambda x: x.split(32, -1)),
+    "gpt_neox": ("gpt_neox.layers.0.attention", "query_key_value", lambda x: x.reshape(4, 3, 8, -1).unbind(1)),
+}
+
+
+def parts_of(model: Any, name: str, kind: str) -> list[Tensor]:
+    """Query, key and value weights or biases of the first layer."""
+    module, layers, split = PARTS[name]
+    stored = [model.get_submodule(f"{module}.{layer}") for layer in layers.split()]
+    return [part.flatten() for layer in stored for part in split(getattr(layer, kind).detach())]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_scale_is_that_of_queries_keys_and_values(name: str, fresh: Build) -> None:
+    model = fresh(name)
+    before = parts_of(model, name, "weight")
+    initialize(model, "default", init_std=(0.5, 0.25, 0.125))
+    for old, new, std in zip(before, parts_of(model, name, "weight"), (0.5, 0.25, 0.125), strict=True):
+        assert rms(new) == pytest.approx(std, rel=1e-5)
+        assert torch.allclose(new / new.norm(), old / old.norm(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "gpt_neox"])
+def test_biases_are_drawn_anew(name: str, fresh: Build) -> None:
+    model, again = fresh(name), fresh(name)
+    weights = parts_of(model, name, "weight")
+    initialize(model, "default", init_bias=(2.0, 0.0, 0.5), seed=3)
+    initialize(again, "default", init_bias=(2.0, 0.0, 0.5), seed=3)
+    q, k, v = parts_of(model, name, "bias")
+    assert 1 < rms(q) < 3
+    assert not k.any()
+    assert 0.25 < rms(v) < 0.75
+    assert all(map(torch.equal, parts_of(again, name, "bias"), (q, k, v)))
+    assert all(map(torch.equal, parts_of(model, name, "weight"), weights))
+
+
+def test_symmetry_comes_after_the_scale(fresh: Build) -> None:
+    model = fresh("bert")
+    initialize(model, "symmetric", init_std=0.5, init_bias=0.5, seed=0)
+    q, k, v = parts_of(model, "bert", "weight")
+    assert torch.equal(q, k)
+    assert rms(q) == pytest.approx(0.5, rel=1e-5)
+    assert rms(v) == pytest.approx(0.5, rel=1e-5)
+    assert not torch.equal(*parts_of(model, "bert", "bias")[:2])
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_the_published_start_is_that_of_linear_layers(name: str, fresh: Build) -> None:
+    """Of the authors' code: queries, keys and values as torch.nn.Linear makes them, then queries are keys."""
+    model = fresh(name)
+    before = state_of(model)
+    initialize(model, "published", seed=1)
+    weights = torch.cat(parts_of(model, name, "weight"))
+    reference = torch.nn.Linear(32, 1000).weight.detach()
+    assert weights.abs().max() <= 32**-0.5
+    assert rms(weights) == pytest.approx(rms(reference), rel=0.05)
+    assert_symmetric(model)
+    if name != "llama":
+        biases = torch.cat(parts_of(model, name, "bias"))
+        assert 0.9 * 32**-0.5 < biases.abs().max() <= 32**-0.5
+    others = [key for key in before if not re.search(r"query|key|value|c_attn|[qkv]_proj", key)]
+    assert all(torch.equal(before[key], model.state_dict()[key]) for key in others)
+    other = fresh(name)
+    initialize(other, "published", seed=2)
+    assert not torch.equal(weights, torch.cat(parts_of(other, name, "weight")))
+
+
+@pytest.mark.parametrize(
+    ("name", "init", "options", "error", "expected"),
+    [
+        ("bert", "identity", {"init_std": 0.1}, UsageError, "not to identity"),
+        ("bert", "published", {"init_bias": 0.1}, UsageError, "not to published"),
+        ("bert", "default", {"init_std": 0.0}, UsageError, "init_std is 0.0"),
+        ("bert", "default", {"init_std": (0.1, 0.1)}, UsageError, "one number, or three"),
+        ("bert", "default", {"init_std": float("nan")}, UsageError, "init_std is nan"),
+        ("bert", "default", {"init_bias": -1.0}, UsageError, "init_bias is -1.0"),
+        ("bert", "default", {"init_bias": "a,b,c"}, UsageError, "init_bias is 'a,b,c'"),
+        ("t5", "default", {"init_bias": 0.1}, UnsupportedModelError, "has no q bias"),
+        ("deepseek_v2", "default", {"init_std": 0.1}, UnsupportedModelError, "latent"),
+        ("deepseek_v2", "published", {}, UnsupportedModelError, "latent"),
+    ],
+)
+def test_a_scale_that_does_not_apply(
+    name: str, init: str, options: dict[str, Any], error: type[Exception], expected: str, fresh: Build
+) -> None:
+    assert_refused(fresh(name), init, error, expected, **options)
+
+
+def test_weights_of_zero_have_no_scale(fresh: Build) -> None:
+    model = fresh("bert")
+    torch.nn.init.zeros_(model.bert.encoder.layer[1].attention.self.value.weight)
+    assert_refused(model, "default", UnsupportedModelError, "is 0 or not finite", init_std=0.1)
+
+
 # Identity
 
 
