@@ -67,8 +67,9 @@ class SymmetryPenalty:
             first = next(iter(tensors.values()))
             q, k, _ = projections(site, tensors, dtype=first.dtype, device=first.device)
             keys = k[key_heads_of(site, "corrected")]
-            m = q.flatten(0, 1).T @ keys.flatten(0, 1)  # [d_model, d_model]
-            shares.append((m - m.T).square().sum() / (4 * m.square().sum()))
+            with torch.autocast(first.device.type, enabled=False):  # half precision would lose squares
+                m = q.flatten(0, 1).T @ keys.flatten(0, 1)  # [d_model, d_model]
+                shares.append((m - m.T).square().sum() / (4 * m.square().sum()))
         return self._weight * torch.stack(shares).mean()
 
 

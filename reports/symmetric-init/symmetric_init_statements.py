@@ -13,6 +13,8 @@ import pandas as pd
 
 # Half of a 95% interval of Student's t in standard errors, by the number of pairs.
 STUDENT = {3: 4.3027, 6: 2.5706}
+# The same by the degrees of freedom of a fit.
+STUDENT_OF_FIT = {6: 2.4469, 14: 2.1448}
 # The order of the paper's tables.
 DATA = ["jigsaw", "wikipedia", "redpajama"]
 
@@ -160,3 +162,54 @@ def count_late_sooner(table: pd.DataFrame, column: str) -> int:
     rows = table[(table["objective"] == "mlm") & (table["init"] == "default")]
     means = rows.groupby(["seed", rows["layer"] >= 2])[column].mean().unstack()
     return int((means[True] < means[False]).sum())
+
+
+# The factors of experiments.py; symmetric comes first.
+FACTORS = ["symmetric", "query_key", "value", "biases"]
+
+
+def _final_losses(table: pd.DataFrame) -> pd.DataFrame:
+    """Runs of one base: their settings, their final loss and the median symmetry of their layers at the end."""
+    last = table[table["step"] == table["step"].max()]
+    return last.groupby(["base", *FACTORS, "seed"]).agg(loss=("loss", "first"), symmetry=("symmetry", "median"))
+
+
+def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
+    """The final losses of the runs with the larger base, or with the smaller one."""
+    runs = _final_losses(table)
+    bases = runs.index.get_level_values("base")
+    return runs[bases == (bases.max() if size == "larger" else bases.min())]
+
+
+def cells(table: pd.DataFrame, size: str) -> list[float]:
+    """The table of combinations of factors: mean, lowest and highest final loss, mean symmetry."""
+    grouped = _base(table, size).groupby(FACTORS)
+    means = grouped["loss"].agg(["mean", "min", "max"]).assign(symmetry=grouped["symmetry"].mean())
+    return [number for row in means.to_numpy() for number in row]
+
+
+def effects(table: pd.DataFrame, size: str, names: list[str]) -> list[float]:
+    """Effects of factors on the final loss, each with half of its 95% interval.
+
+    Least squares with a mean for each seed. From the larger base, the model has the four factors and the three pairs of
+    interactions that the half of the combinations can tell apart; from the smaller one, both factors and their
+    interaction.
+    """
+    runs = _base(table, size)["loss"].reset_index()
+    signs = 2 * runs[FACTORS].to_numpy() - 1
+    columns = [signs[:, number] for number in range(4)]
+    pairs = [(0, 1), (0, 2), (0, 3)]
+    if size == "smaller":
+        columns = columns[:2]
+        pairs = pairs[:1]
+    columns += [signs[:, first] * signs[:, second] for first, second in pairs]
+    seeds = pd.get_dummies(runs["seed"], dtype=float).to_numpy()
+    design = np.column_stack([*columns, seeds])
+    losses = runs["loss"].to_numpy()
+    solution, *_ = np.linalg.lstsq(design, losses, rcond=None)
+    free = len(losses) - design.shape[1]
+    variance = np.square(losses - design @ solution).sum() / free
+    deviations = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
+    half = STUDENT_OF_FIT[free] * deviations
+    order = [*FACTORS[: 4 if size == "larger" else 2], *(f"symmetric and {FACTORS[second]}" for _, second in pairs)]
+    return [number for name in names for number in (2 * solution[order.index(name)], 2 * half[order.index(name)])]
