@@ -1,14 +1,15 @@
 """Attention whose gradients stay at each token: the own-token errors of Saponati et al. 2025, equations (S25) to (S28).
 
-The paper's proof carries the error of token i back at position i alone: through W_u, and in each layer above through
-the derivative of the output of token i by its own input. Δ of a layer is then the product of these diagonal blocks of
-the Jacobians of all layers above it. In attention, token i reads itself through its query, and, where it sees itself,
-through its own key and value. All other keys and values are constants.
+The paper's proof carries the error of token i back at position i alone: from the logits to the last layer, and through
+each layer by the derivative of the output of token i by its own input. This is the product of the diagonal blocks of
+the Jacobians of all layers above, with the sum that (S26) prints as a product. In attention, the output of token i
+depends on its own input by its query and, if it sees itself, by its own key and value. The keys and values of all other
+tokens are constants.
 
 So one pass back through the whole model, with attention replaced by `attend_by_own_token`, gives the own-token part of
 β in every layer. Paths that leave token i and return to it in a higher layer are not part of it. Under a causal mask
 there are none, and the product of diagonal blocks is the derivative of the loss of token i by its own state. Otherwise
-it is not: with three layers or more, an error can go from i to j in one layer and back to i in the next.
+it is not: if two layers follow, an error can come back from the logits of i to token j, and from there to i.
 """
 
 from __future__ import annotations

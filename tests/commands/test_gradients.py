@@ -60,6 +60,34 @@ def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
     assert len(pd.read_parquet(files[1])) == 3 * 4 * 12 * 12
 
 
+def test_the_part_of_the_own_token_is_a_table_and_columns_of_files(
+    inside: Command, text: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "u.csv"
+    arguments = ("gradients", "demo:decoder", "--text", text, *SIZE)
+    plain = inside(*arguments)
+    run = inside(*arguments, "--own-token", "-o", file, "--fail-if", "own_token_share.min > 0.95")
+    assert (run.returncode, run.stderr.count("check passed")) == (0, 1)
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert run.stdout.startswith(plain.stdout.rstrip("\n"))
+    added = run.stdout.removeprefix(plain.stdout.rstrip("\n"))
+    rows = pd.read_csv(file)
+    assert list(rows.columns) == list(gradient_columns(own_token=True))
+    layers = rows[rows["head"].isna()]
+    shown = [line.split() for line in added.splitlines() if line.split()[:1] == ["decoder"]]
+    assert [float(line[2]) for line in shown] == pytest.approx(layers["own_token_share"].tolist(), abs=1e-3)
+    assert [float(line[3]) for line in shown] == pytest.approx(layers["other_tokens_share"].tolist(), abs=1e-3)
+    assert layers["own_token_share"].iloc[-1] == pytest.approx(1, abs=1e-6)
+    assert layers["own_token_share"].iloc[0] < 0.95
+    assert "own token" not in plain.stdout
+
+
+def test_columns_of_the_own_token_need_their_option(inside: Command, text: Path) -> None:
+    arguments = ("gradients", "demo:decoder", "--text", text)
+    for more in (("--columns", "model,own_token_share"), ("--fail-if", "own_token_cosine.min < 0.5")):
+        assert_fails(inside(*arguments, *more), UsageError, "optional column", "--own-token")
+
+
 def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path) -> None:
     run = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--seed", 3, "--format", "csv")
     assert run.returncode == 0
