@@ -206,24 +206,32 @@ def multiply_forms(left: Tensor, rights: Tensor) -> Tensor:
     Returns:
         [count, count], float64.
     """
+    if is_low_rank(left):
+        return _multiply_by_grams(left, rights)
     count, _, n = rights.shape
     products = to_float64(rights.new_zeros(count, count))
-    if is_low_rank(left):
-        gram = left @ left.mT
-        sizes = products.clone()  # without cancellation
-        for i, right in enumerate(rights):
-            for j, other in enumerate(rights):
-                cross = right @ other.mT
-                products[i, j] = to_float64(gram * cross).sum()
-                sizes[i, j] = to_float64(gram).norm() * to_float64(cross).norm()
-        has_cancelled = (products.diagonal() < GRAM_CANCELLATION * sizes.diagonal()).any()
-        is_exact = left.dtype == products.dtype
-        return products if is_exact or not has_cancelled else multiply_forms(to_float64(left), to_float64(rights))
     for first in range(0, n, TILE):
-        strips = (left[:, first : first + TILE].mT @ rights).flatten(1)  # of each form, [count, TILE · n]
+        strips = left[:, first : first + TILE].mT @ rights  # of each form, [count, TILE, n]
         for i, strip in enumerate(strips):
             for j, other in enumerate(strips):
                 products[i, j] += to_float64(strip * other).sum()
+    return products
+
+
+def _multiply_by_grams(left: Tensor, rights: Tensor) -> Tensor:
+    """What `multiply_forms` returns, by the sums of products of Gram matrices."""
+    gram = left @ left.mT
+    products = to_float64(rights.new_zeros(len(rights), len(rights)))
+    has_cancelled = False
+    for i, right in enumerate(rights):
+        for j, other in enumerate(rights):
+            cross = right @ other.mT
+            products[i, j] = to_float64(gram * cross).sum()
+            if i == j:
+                size = to_float64(gram).norm() * to_float64(cross).norm()
+                has_cancelled |= bool(products[i, j] < GRAM_CANCELLATION * size)
+    if has_cancelled and left.dtype != products.dtype:
+        return _multiply_by_grams(to_float64(left), to_float64(rights))
     return products
 
 

@@ -1,6 +1,6 @@
 """Measure which part of the updates is due to the error of each token at its own position; see README.md beside it.
 
-python reports/gradients/own_token.py          # after reports/pretrained/fetch.py; ten minutes on one core
+python reports/gradients/own_token.py          # after reports/pretrained/fetch.py; some minutes on one core
 python reports/gradients/own_token.py --fresh  # compute also the rows that are in own-token.csv
 """
 
@@ -21,8 +21,7 @@ HERE = Path(__file__).parent
 TABLE = HERE / "own-token.csv"
 SMOLLM2 = HERE.parents[1] / "build/pretrained/SmolLM2-135M-Instruct.Q4_1.gguf"
 CLASSES = {"encoder": AutoModelForMaskedLM, "decoder": AutoModelForCausalLM}
-DEMO_SEEDS = range(5)
-SMOLLM2_SEEDS = range(3)
+SEEDS = range(5)
 # The novels of the demo models. These were trained with 32 tokens, SmolLM2 with more.
 DEMO_TEXT: dict[str, Any] = {"sequences": 96, "seq_len": 32}
 SMOLLM2_TEXT: dict[str, Any] = {"sequences": 16, "seq_len": 64}
@@ -59,9 +58,9 @@ def main() -> None:
     if TABLE.exists() and "--fresh" not in sys.argv[1:]:
         table = pd.read_csv(TABLE)
     runs = [
-        (f"demo:{name}", weights, seed) for name in CLASSES for weights in ("trained", "random") for seed in DEMO_SEEDS
+        (f"demo:{name}", weights, seed) for name in CLASSES for weights in ("trained", "random") for seed in SEEDS
     ]
-    runs += [("SmolLM2-135M", "trained", seed) for seed in SMOLLM2_SEEDS]
+    runs += [("SmolLM2-135M", "trained", seed) for seed in SEEDS]
     known = {*table[["model", "weights", "seed"]].itertuples(index=False, name=None)}
     for model, weights, seed in runs:
         if (model, weights, seed) in known:
