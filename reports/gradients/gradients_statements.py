@@ -308,6 +308,16 @@ def own_token_table(table: pd.DataFrame) -> list[float]:
     return cells
 
 
+def own_token_means(table: pd.DataFrame, model: str, firsts: tuple[int, ...]) -> list[float]:
+    """The mean share of own tokens, and the mean miss, of some groups of layers of a trained model."""
+    draws = own_token_draws(table)
+    return [
+        draws.loc[(model, "trained", first), column].mean()
+        for first in firsts
+        for column in ("own_token_share", "missed")
+    ]
+
+
 def own_token_heads(table: pd.DataFrame) -> list[float]:
     """The share of heads of SmolLM2 with less than half by own tokens: layers 0 to 9, 10 to 19, and 20 to 28."""
     heads = _select(_select_heads(table), model="SmolLM2-135M")

@@ -57,9 +57,7 @@ def main() -> None:
     table = pd.DataFrame(columns=COLUMNS)
     if TABLE.exists() and "--fresh" not in sys.argv[1:]:
         table = pd.read_csv(TABLE)
-    runs = [
-        (f"demo:{name}", weights, seed) for name in CLASSES for weights in ("trained", "random") for seed in SEEDS
-    ]
+    runs = [(f"demo:{name}", weights, seed) for name in CLASSES for weights in ("trained", "random") for seed in SEEDS]
     runs += [("SmolLM2-135M", "trained", seed) for seed in SEEDS]
     known = {*table[["model", "weights", "seed"]].itertuples(index=False, name=None)}
     for model, weights, seed in runs:

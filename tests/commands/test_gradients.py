@@ -25,6 +25,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain.sources import open_text
+from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.updates.options import gradient_columns
 
@@ -60,9 +61,7 @@ def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
     assert len(pd.read_parquet(files[1])) == 3 * 4 * 12 * 12
 
 
-def test_the_part_of_the_own_token_is_a_table_and_columns_of_files(
-    inside: Command, text: Path, tmp_path: Path
-) -> None:
+def test_the_part_of_the_own_token_is_a_table_and_columns_of_files(inside: Command, text: Path, tmp_path: Path) -> None:
     file = tmp_path / "u.csv"
     arguments = ("gradients", "demo:decoder", "--text", text, *SIZE)
     plain = inside(*arguments)
@@ -144,6 +143,16 @@ figures = [
 ]
 tables = [{ of = "updates", show = "summary" }]
 """
+
+
+def test_a_recipe_that_names_columns_of_the_own_token_has_the_option(tmp_path: Path) -> None:
+    check = '[[check]]\nof = "updates"\nfail_if = "own_token_share.min < 0"\n'
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE + check)
+    with refuses(UsageError, "own_token_share", "own_token = true"):
+        read_recipe(recipe)
+    recipe.write_text(RECIPE.replace("seq_len = 12", "seq_len = 12, own_token = true") + check)
+    read_recipe(recipe)
 
 
 @pytest.mark.usefixtures("no_pictures")
