@@ -86,15 +86,19 @@ def has_known_form(call: AttentionCall, mask: Tensor, slope: Tensor | float) -> 
     If not, `attend_by_own_token` has other gradients than the model. Arguments as there.
     """
     size = (*call.query.shape[:3], call.key.shape[2])
+    if size[2] != size[3] or size[1] % call.key.shape[1] or size[1] % call.value.shape[1]:
+        return False
     key = call.key.detach().requires_grad_()
     value = call.value.detach().requires_grad_()
     added = mask.new_zeros(size, requires_grad=True)
     fixed = call._replace(query=call.query.detach())
     outputs, weights = fixed.run(mask.detach() + added * slope, key, value)
-    if size[2] != size[3] or weights.shape != size or outputs.shape[:3] != (size[0], size[2], size[1]):
+    if weights.shape != size or outputs.shape[:3] != (size[0], size[2], size[1]):
         return False
     error = outputs.detach()  # any numbers would do
-    by_key, by_value, beta = torch.autograd.grad((outputs * error).sum(), (key, value, added))
+    by_key, by_value, beta = torch.autograd.grad(
+        (outputs * error).sum(), (key, value, added), allow_unused=True, materialize_grads=True
+    )
     key_share = call.scale * beta.mT @ fixed.query
     value_share = weights.detach().mT.to(error.dtype) @ error.transpose(1, 2)
     return _are_close(by_key, key_share) and _are_close(by_value, value_share)

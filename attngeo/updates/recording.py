@@ -293,7 +293,7 @@ def _keeps_to_tokens(
         if not bool(predicted.any()):
             continue
         places = torch.arange(predicted.shape[1], device=predicted.device)
-        latest = (predicted * places).amax(1)
+        latest = places.where(predicted, -1).amax(1)
         row = int(latest.argmax())
         place = int(latest[row])
         label = place + (objective == "clm")

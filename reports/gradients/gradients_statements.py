@@ -290,7 +290,7 @@ def own_token_draws(table: pd.DataFrame) -> pd.DataFrame:
         group = [max(first for first in firsts if first <= layer) for layer in of_model["layer"]]
         frames.append(of_model.assign(group=group))
     by = ["model", "weights", "group", "seed"]
-    return pd.concat(frames).groupby(by)[["own_token_share", "other_tokens_share", "missed"]].median()
+    return pd.concat(frames).groupby(by, as_index=False)[["own_token_share", "other_tokens_share", "missed"]].median()
 
 
 def own_token_table(table: pd.DataFrame) -> list[float]:
@@ -300,7 +300,7 @@ def own_token_table(table: pd.DataFrame) -> list[float]:
     for (model, weights), firsts in OWN_TOKEN_GROUPS.items():
         ends = [first - 1 for first in firsts[1:]] + [firsts[-1]]
         for first, last in zip(firsts, ends, strict=True):
-            rows = draws.loc[(model, weights, first)]
+            rows = _select(draws, model=model, weights=weights, group=first)
             cells += [first, last] if last > first else [first]
             cells += _interval(rows["own_token_share"]) if rows["own_token_share"].std() else [1]
             cells += [rows["other_tokens_share"].mean()]
@@ -311,11 +311,11 @@ def own_token_table(table: pd.DataFrame) -> list[float]:
 def own_token_means(table: pd.DataFrame, model: str, firsts: tuple[int, ...]) -> list[float]:
     """The mean share of own tokens, and the mean miss, of some groups of layers of a trained model."""
     draws = own_token_draws(table)
-    return [
-        draws.loc[(model, "trained", first), column].mean()
-        for first in firsts
-        for column in ("own_token_share", "missed")
-    ]
+    means: list[float] = []
+    for first in firsts:
+        rows = _select(draws, model=model, weights="trained", group=first)
+        means += [rows["own_token_share"].mean(), rows["missed"].mean()]
+    return means
 
 
 def own_token_heads(table: pd.DataFrame) -> list[float]:
