@@ -11,13 +11,14 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.errors import UsageError
 from attngeo.pretrain.sources import require_text_data
+from attngeo.questions.conditions import Condition
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.spec import default_scores
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.run import RunOutcome
 from attngeo.tables.write import write_table
-from attngeo.updates.options import CHANGE, CHECKS, GradientOptions, gradient_columns
+from attngeo.updates.options import CHANGE, CHECKS, OWN_TOKEN, GradientOptions, gradient_columns
 
 from .asking import ask_models, note_left_out
 from .cells import score_format
@@ -52,6 +53,7 @@ TITLES = {
     "column_spread": "columns", "row_spread": "rows", "beta_symmetry": "pairs", "context_share": "context",
     "prediction_share": "attending",
 }  # fmt: skip
+OWN_TOKEN_TITLES = ("own token", "other tokens", "cosine of own")
 
 
 @with_options
@@ -77,14 +79,16 @@ def gradients(
     2.1). It is scored like W_qk; chance is the score with each row of β shuffled. Columns and rows: variance of their
     norms, over the mean square. Pairs: correlation of β between both directions of two tokens. Context: share of the
     update that comes from the first half of the positions as contexts; attending: the same for attending tokens.
-    A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). Files, csv and
-    json also have rows for heads, and more columns.
+    A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). With --own-token,
+    a third one shows how much of the update is due to the error of each token at its own position, and how much comes
+    through other tokens. Files, csv and json also have rows for heads, and more columns.
 
     Examples:
         attngeo gradients demo:encoder
         attngeo gradients demo:decoder --text notes.txt --sequences 48 -o updates.csv
         attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
         attngeo gradients demo:decoder --pairs-output pairs.parquet
+        attngeo gradients demo:decoder --own-token
         attngeo gradients './checkpoints/*' --plot updates.html --jobs 2
     """
     more = [pairs_output, checks]
@@ -92,7 +96,9 @@ def gradients(
     outputs.check(models_file, more=more, figures=figures, data=options.text)
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    selection.check(gradient_columns())
+    if not options.own_token:
+        _refuse_own_token(conditions, selection)
+    selection.check(gradient_columns(options.own_token))
     listed = list_all(models, models_file, hub, command="gradients", verbosity=verbosity)
     outputs.check(*listed, more=more, figures=figures, data=options.text)
     outputs.check_labels(listed)
@@ -127,6 +133,14 @@ def gradients(
     conclude(rows, outcomes, conditions, verbosity, checks)
 
 
+def _refuse_own_token(conditions: list[Condition], selection: Selection) -> None:
+    """Raise UsageError for a column that only the tables of another option have."""
+    in_conditions = {quantity.column for condition in conditions for quantity in condition.quantities.values()}
+    for name in (*selection.named_columns, *in_conditions):
+        if name in OWN_TOKEN:
+            raise UsageError(f"{name} is an optional column; add $own_token", "own_token")
+
+
 def _measure_pairs(
     models: list[str], path: Path, options: GradientOptions, hub: HubAccess, verbosity: Verbosity
 ) -> Gradients:
@@ -155,6 +169,16 @@ def _print_updates(frame: pd.DataFrame) -> None:
         expendable=["stack", "attending", "context", "rows", "columns", "pairs"],
     )
     print_stacks(frame)
+    _print_change(frame, layers)
+    if OWN_TOKEN[0] in frame and frame[OWN_TOKEN[0]].notna().any():
+        columns = [(title, f"{name}:.3f") for name, title in zip(OWN_TOKEN, OWN_TOKEN_TITLES, strict=True)]
+        title = "\npart of the update by the error of each token at its own position"
+        place: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
+        print_table(layers, [*place, *columns], title=title, section=["stack"], expendable=["stack"])
+
+
+def _print_change(frame: pd.DataFrame, layers: pd.DataFrame) -> None:
+    """Print the scores of the change of W_qk by a step, if it is known."""
     if frame[f"{CHANGE}symmetry"].isna().all():
         return
     title = "\nchange of W_qk by a step of gradient descent on Wq and Wk"

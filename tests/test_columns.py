@@ -222,6 +222,11 @@ ELSEWHERE = {
         ),
         "loss": "tests/updates/test_callback.py::test_rows_are_the_updates_of_the_live_model_beside_its_scores",
     },
+    "gradients --own-token": {
+        "own_token_share, other_tokens_share, own_token_cosine": (
+            f"{STATISTICS}::test_own_token_part_and_the_rest_are_projections_that_sum_to_the_update"
+        ),
+    },
     "analogy": {
         "asked, known, accuracy, top5, mean_rank, mrr, mean_cosine": (
             f"{ANALOGIES}::test_each_measure_is_that_of_plain_counting"

@@ -65,6 +65,10 @@ Frames = Callable[[], pd.DataFrame]
 TABLES: dict[str, tuple[Sequence[str], Frames]] = {
     "compose": (attngeo.columns("compose"), lambda: attngeo.compose("demo:encoder", kind="k")),
     "gradients": (attngeo.columns("gradients"), lambda: attngeo.gradients("demo:encoder", sequences=2, seq_len=8).rows),
+    "gradients with own tokens": (
+        attngeo.columns("gradients", own_token=True),
+        lambda: attngeo.gradients("demo:encoder", sequences=2, seq_len=8, own_token=True).rows,
+    ),
     "lineage": (attngeo.columns("lineage"), lambda: attngeo.lineage(*MODELS, n_permutations=19)),
     "positions": (attngeo.columns("positions"), lambda: attngeo.positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),

@@ -194,6 +194,47 @@ def half_gram(x: Tensor) -> Tensor:
     return gram
 
 
+def multiply_forms(left: Tensor, rights: Tensor) -> Tensor:
+    """The inner products ⟨leftᵀ·right, leftᵀ·other⟩ of forms that share a large left factor.
+
+    No form is in memory as a whole. Sums of the Gram form are repeated in float64 if float32 is not enough.
+
+    Args:
+        left: the left factor of all forms, [rank, n].
+        rights: the right factor of each form, [count, rank, n].
+
+    Returns:
+        [count, count], float64.
+    """
+    if is_low_rank(left):
+        return _multiply_by_grams(left, rights)
+    count, _, n = rights.shape
+    products = to_float64(rights.new_zeros(count, count))
+    for first in range(0, n, TILE):
+        strips = left[:, first : first + TILE].mT @ rights  # of each form, [count, TILE, n]
+        for i, strip in enumerate(strips):
+            for j, other in enumerate(strips):
+                products[i, j] += to_float64(strip * other).sum()
+    return products
+
+
+def _multiply_by_grams(left: Tensor, rights: Tensor) -> Tensor:
+    """What `multiply_forms` returns, by the sums of products of Gram matrices."""
+    gram = left @ left.mT
+    products = to_float64(rights.new_zeros(len(rights), len(rights)))
+    has_cancelled = False
+    for i, right in enumerate(rights):
+        for j, other in enumerate(rights):
+            cross = right @ other.mT
+            products[i, j] = to_float64(gram * cross).sum()
+            if i == j:
+                size = to_float64(gram).norm() * to_float64(cross).norm()
+                has_cancelled |= bool(products[i, j] < GRAM_CANCELLATION * size)
+    if has_cancelled and left.dtype != products.dtype:
+        return _multiply_by_grams(to_float64(left), to_float64(rights))
+    return products
+
+
 def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
     """Statistics of heads [heads, 3 + 2n], of q and k [heads, rank, n]; key_gram: `half_gram(k)`.
 

@@ -176,6 +176,11 @@ STATEMENTS = {
             "saponati2025.updates:check_proposition_2_1_softmax",
         ),
         Statement(
+            "proposition-2.1-lower-layers", SAPONATI, "Proposition 2.1, below the last layer",
+            "Σ β·K with the errors of all tokens in δ = gradient by autograd",
+            "saponati2025.updates:check_proposition_2_1_lower_layers",
+        ),
+        Statement(
             "remark-s1.6", SAPONATI, "Remark S1.6",
             "change of Wq·Wkᵀ by a step = η(G·Wk·Wkᵀ + Wq·Wqᵀ·G) + O(η²)",
             "saponati2025.updates:check_remark_s1_6",

@@ -36,6 +36,7 @@ from attngeo.schemas import Table, as_value_error
 from attngeo.scores.spec import SCORES
 from attngeo.studies.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column
+from attngeo.updates.options import OWN_TOKEN
 
 # Several hundred times the longest recipe that is known. Each key takes a kilobyte of memory.
 MOST_RECIPE_BYTES = MEBIBYTE
@@ -507,6 +508,8 @@ def _check_reference(
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing and missing[0] in SCORES and request.command == "score":
         yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to scores in its options"
+    elif missing and missing[0] in OWN_TOKEN and request.command == "gradients":
+        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional column; add own_token = true to options"
     elif missing and (circuit := find_circuit(missing[0])) is not None and request.command == "compare":
         yield (*location, "of"), f'{name!r} has no {missing[0]}; add circuit = "{circuit}" to its options'
     elif missing:

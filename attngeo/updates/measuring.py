@@ -142,13 +142,13 @@ def gradients(  # noqa: D417 - the keywords are those of a session
             report(Progress("score", f"gradients of {type(running).__name__}"))
             with about(store.ref), explain_memory(LESS):
                 _check_batches(running, batches, options.seq_len)
-                recorded = record_gradients(running, batches, objective)
+                recorded = record_gradients(running, batches, objective, own_token=options.own_token)
         generator = torch.Generator().manual_seed(options.seed)
         rows = []
         for done, site in enumerate(recorded.sites):
             layer = f"{site.site.stack} {site.site.layer}"
             report(Progress("score", layer, done, len(recorded.sites), "steps"))
-            rows += tabulate_site(site, generator)
+            rows += tabulate_site(site, generator, own_token=options.own_token)
     subject = {
         "model": store.ref,
         "revision": store.revision,
@@ -156,16 +156,12 @@ def gradients(  # noqa: D417 - the keywords are those of a session
         "objective": objective,
         "loss": recorded.loss,
     }
-    frame = pd.DataFrame(rows).assign(**subject)[list(gradient_columns())]
+    frame = pd.DataFrame(rows).assign(**subject)[list(gradient_columns(options.own_token))]
     frame = set_types(frame)
     attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}
     frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
     tokens = tokenizer.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
-    first = [
-        site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1], predicted=site.predicted[:1])
-        for site in recorded.sites
-    ]
-    return Gradients(frame, tokens, first)
+    return Gradients(frame, tokens, [site.take_first() for site in recorded.sites])
 
 
 @contextmanager

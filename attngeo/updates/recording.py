@@ -43,6 +43,7 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
 from attngeo.updates.change import Projections, read_projections
+from attngeo.updates.own_token import AttentionCall, attend_by_own_token, has_known_form
 from attngeo.verification.loading import evaluate
 
 # The name of our attention function in transformers, and that of each model's eager one in its modeling file.
@@ -65,6 +66,8 @@ class SiteGradients(NamedTuple):
         predicted: whether the loss has a prediction at a position, [S, N]: of the token there (mlm), or of the next
             token (clm).
         projections: query and key projections; None if the change of W_qk by a step is unknown.
+        beta_own: the part of beta by errors that stay at their token in all later layers, see `own_token`, [S, heads,
+            N, N]; None if it is unknown, or was not asked for.
     """
 
     site: AttentionSite
@@ -73,6 +76,17 @@ class SiteGradients(NamedTuple):
     seen: Tensor
     predicted: Tensor
     projections: Projections | None
+    beta_own: Tensor | None = None
+
+    def take_first(self) -> SiteGradients:
+        """The gradients on the first sequence."""
+        return self._replace(
+            x=self.x[:1],
+            beta=self.beta[:1],
+            seen=self.seen[:1],
+            predicted=self.predicted[:1],
+            beta_own=None if self.beta_own is None else self.beta_own[:1],
+        )
 
 
 class Recorded(NamedTuple):
@@ -100,6 +114,8 @@ class _CallRecorder:
         inputs: module of the site → what these layers read last.
         calls: gradients of each call; their β is still the zeros that were added to the logits.
         first: module of the site → x, query and key of the first sequence.
+        own_token: whether gradients stay at each token, see `own_token`.
+        is_known: whether `own_token` knows the form of attention in each call.
     """
 
     objective: Objective
@@ -108,6 +124,8 @@ class _CallRecorder:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     calls: list[SiteGradients] = field(default_factory=list)
     first: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    own_token: bool = False
+    is_known: bool = True
 
 
 _RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
@@ -127,9 +145,15 @@ def _attend(
     size = (*query.shape[:3], key.shape[2])
     added = query.new_zeros(size, requires_grad=True)
     mask = _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective)
+    call = AttentionCall(attend_eagerly, module, query, key, value, options)
     cap = options.get("softcap")
-    slope = 1 if cap is None else _cap_slope(query, key, options.get("scaling"), cap)  # the mask comes after the cap
-    output, weights = attend_eagerly(module, query, key, value, mask + added * slope, **options)
+    slope = 1 if cap is None else _cap_slope(call, cap)  # the mask comes after the cap
+    if recorder.own_token and recorder.is_known:
+        recorder.is_known = has_known_form(call, mask, slope)
+    if recorder.own_token and recorder.is_known:
+        output, weights = attend_by_own_token(call, mask + added * slope, slope)
+    else:
+        output, weights = call.run(mask + added * slope)
     site = recorder.sites.get(module)
     if site is not None and site.module in recorder.inputs:
         x = recorder.inputs[site.module].detach()
@@ -153,19 +177,19 @@ def _fit_mask(mask: Tensor | None, zeros: Tensor, objective: Objective) -> Tenso
     return torch.where(hidden & ~hidden.mT, mask.mT, mask)
 
 
-def _cap_slope(query: Tensor, key: Tensor, scaling: float | None, cap: float) -> Tensor:
+def _cap_slope(call: AttentionCall, cap: float) -> Tensor:
     """The derivative of cap·tanh(s/cap) by the logits s, [S, heads, N, N]."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     with torch.no_grad():
-        keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        return 1 - torch.tanh(scale * query @ keys.mT / cap).square()
+        return 1 - torch.tanh(call.scale * call.query @ call.repeat(call.key).mT / cap).square()
 
 
 AttentionInterface.register(FUNCTION, _attend)
 AttentionMaskInterface.register(FUNCTION, eager_mask)
 
 
-def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective: Objective) -> Recorded:
+def record_gradients(
+    model: PreTrainedModel, batches: Sequence[Batch], objective: Objective, *, own_token: bool = False
+) -> Recorded:
     """Run a model on batches, and keep the gradients of its mean loss by the logits of every attention site.
 
     Works inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and heads·N² for each
@@ -178,6 +202,7 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
             predicted.
         objective: meaning of the labels. It also decides which tokens see each other, whatever the model was trained
             on.
+        own_token: also record `beta_own`, in a second run of each batch.
 
     Raises:
         UnsupportedModelError: the model does not run, is compiled, returns no logits of tokens, or does not use the
@@ -195,18 +220,21 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
     projections: dict[str, Projections | None] = {}
     loss = 0.0
     with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model):
+        is_known = own_token and _keeps_to_tokens(model, batches, sites, objective)
         for batch in batches:
-            predicted = _find_predicted(batch, objective)
-            with _follow(model, sites, objective, predicted) as recorder:
-                share = _compute_loss(model, batch, objective) / max(predictions, 1)
-            loss += float(share.detach())
-            if not recorder.calls or not share.requires_grad:
-                continue
-            zeros = [call.beta for call in recorder.calls]
-            gradients = torch.autograd.grad(share, zeros, allow_unused=True)  # parameters get none
-            for call, beta in zip(recorder.calls, gradients, strict=True):
+            share, recorder, gradients = _differentiate(model, batch, sites, objective, predictions)
+            loss += share
+            own_gradients: Sequence[Tensor | None] = [None] * len(gradients)
+            if is_known:
+                _, own, own_gradients = _differentiate(model, batch, sites, objective, predictions, own_token=True)
+                is_known = own.is_known
+            for call, beta, beta_own in zip(recorder.calls, gradients, own_gradients, strict=True):
                 if beta is not None:  # the loss depends on it
-                    by_module[call.site.module].append(call._replace(beta=beta))
+                    if not is_known:
+                        beta_own = None
+                    elif beta_own is None:  # only through other tokens
+                        beta_own = torch.zeros_like(beta)
+                    by_module[call.site.module].append(call._replace(beta=beta, beta_own=beta_own))
                     if call.site.module not in projections:
                         first = recorder.first[call.site.module]
                         projections[call.site.module] = read_projections(store, call.site, *first)
@@ -220,6 +248,64 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
     return Recorded(loss, recorded, left_out)
 
 
+def _differentiate(
+    model: PreTrainedModel,
+    batch: Batch,
+    sites: Sequence[AttentionSite],
+    objective: Objective,
+    predictions: int,
+    *,
+    own_token: bool = False,
+) -> tuple[float, _CallRecorder, Sequence[Tensor | None]]:
+    """The part of the mean loss in one batch, its calls of attention, and the gradient by the logits of each call.
+
+    Args:
+        model: the model, whose attention is `_attend`.
+        batch: the batch.
+        sites: attention sites to record.
+        objective: meaning of the labels.
+        predictions: number of predictions in all batches.
+        own_token: whether gradients stay at each token.
+
+    Returns:
+        A gradient is None if the loss does not depend on the logits.
+    """
+    with _follow(model, sites, objective, _find_predicted(batch, objective)) as recorder:
+        recorder.own_token = own_token
+        share = _compute_loss(model, batch, objective) / max(predictions, 1)
+    zeros = [call.beta for call in recorder.calls]
+    gradients: Sequence[Tensor | None] = [None] * len(zeros)
+    if zeros and share.requires_grad:
+        gradients = torch.autograd.grad(share, zeros, allow_unused=True)  # parameters get none
+    return float(share.detach()), recorder, gradients
+
+
+def _keeps_to_tokens(
+    model: PreTrainedModel, batches: Sequence[Batch], sites: Sequence[AttentionSite], objective: Objective
+) -> bool:
+    """Whether gradients stay at each token with the attention of `own_token`: nothing else in the model mixes tokens.
+
+    The loss of one late position must have no gradient by the logits of another one; a convolution over tokens or a
+    recurrent layer would give some. The form of attention must be known, too. Arguments as for `_differentiate`.
+    """
+    for batch in batches:
+        predicted = _find_predicted(batch, objective)
+        if not bool(predicted.any()):
+            continue
+        places = torch.arange(predicted.shape[1], device=predicted.device)
+        latest = places.where(predicted, -1).amax(1)
+        row = int(latest.argmax())
+        place = int(latest[row])
+        label = place + (objective == "clm")
+        labels = torch.full_like(batch["labels"][row : row + 1], NO_LABEL)
+        labels[0, label] = batch["labels"][row, label]
+        one = {"input_ids": batch["input_ids"][row : row + 1], "labels": labels}
+        _, recorder, gradients = _differentiate(model, one, sites, objective, 1, own_token=True)
+        others = [beta[:, :, places.to(beta.device) != place] for beta in gradients if beta is not None]
+        return recorder.is_known and not any(bool(beta.any()) for beta in others)
+    return True
+
+
 def _join(calls: list[SiteGradients], projections: Projections | None) -> SiteGradients:
     """The gradients of all calls of one site."""
     return SiteGradients(
@@ -229,7 +315,14 @@ def _join(calls: list[SiteGradients], projections: Projections | None) -> SiteGr
         seen=torch.cat([call.seen for call in calls]),
         predicted=torch.cat([call.predicted for call in calls]),
         projections=projections,
+        beta_own=_join_own(calls),
     )
+
+
+def _join_own(calls: list[SiteGradients]) -> Tensor | None:
+    """The own-token part of β of all calls of one site."""
+    parts = [call.beta_own for call in calls if call.beta_own is not None]
+    return torch.cat(parts) if len(parts) == len(calls) else None
 
 
 def require_gradients(model: nn.Module) -> None:

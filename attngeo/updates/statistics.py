@@ -14,13 +14,21 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.projections import key_heads_of
-from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.geometry.forms import (
+    Form,
+    FormStatistics,
+    form_statistics,
+    half_gram,
+    is_low_rank,
+    multiply_forms,
+    rescale,
+)
 from attngeo.geometry.spectra import to_float64
 from attngeo.scores.computing import score_forms, score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SPREADS, score_names
 from attngeo.updates.change import change_form
-from attngeo.updates.options import CHANGE
+from attngeo.updates.options import CHANGE, OWN_TOKEN
 from attngeo.updates.recording import SiteGradients
 
 
@@ -44,7 +52,9 @@ class _Inputs(NamedTuple):
     notes: list[str]
 
 
-def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:
+def tabulate_site(
+    gradients: SiteGradients, generator: torch.Generator, *, own_token: bool = False
+) -> list[dict[str, Any]]:
     """Rows of one site: one for the layer, with `head` None, then one per head.
 
     Chance shuffles the entries of each row of β. They keep their sum, which a softmax makes 0, so chance keeps the
@@ -53,6 +63,7 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     Args:
         gradients: gradients of the site.
         generator: random generator for the shuffles, on the CPU.
+        own_token: whether `beta_own` was asked for, so that a note says if it is unknown.
 
     Returns:
         Rows with stack, layer, head, key_head, d_model, and:
@@ -73,17 +84,22 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
             beta_symmetry_predicted      beta_symmetry over the pairs with two predicted positions
             prediction_share_predicted   prediction_share among the predicted positions
             predicted_share              share of the predicted positions in Σ_t ‖P_t‖²
+            own_token_share              ⟨ΔM_own, ΔM⟩/‖ΔM‖² of the part of ΔM by `beta_own`; NaN without it
+            other_tokens_share           ⟨ΔM − ΔM_own, ΔM⟩/‖ΔM‖², which is 1 − own_token_share
+            own_token_cosine             ⟨ΔM_own, ΔM⟩/(‖ΔM_own‖·‖ΔM‖)
 
     A position is predicted if the loss has a prediction there; with clm, it is the prediction of the next token.
 
     Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4, Remark S1.6.
     """
-    site, x, beta, seen, predicted, projections = gradients
+    site, x, beta, seen, predicted, projections, beta_own = gradients
     factor, divisor = rescale(x.flatten(0, 1))
     gram = half_gram(factor[None]) if is_low_rank(factor) else None
     notes = list(site.notes)
     if projections is None:
         notes.append("change of W_qk missing: the logits are not a known product of Wq and Wk")
+    if own_token and beta_own is None:
+        notes.append("own-token part missing: something else than a known form of attention mixes tokens")
     inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, predicted=predicted, notes=notes)
     layer: dict[str, Any] = {
         "stack": site.stack,
@@ -98,6 +114,8 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     for head, key_head in enumerate(key_heads_of(site, "corrected")):
         update = _describe_update(inputs, beta[:, head], shuffled[:, head], seen[:, head])
         rows.append(layer | {"head": head, "key_head": key_head} | update)
+    for row, split in zip(rows, _split_updates(inputs, beta, beta_own), strict=True):
+        row |= split
     changes, chances = _score_changes(gradients, [beta, shuffled])
     for row, change, chance in zip(rows, changes, chances, strict=True):
         row |= {f"{CHANGE}{name}": change[name] for name in score_names()}
@@ -156,6 +174,27 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
         column_norms=transposed.row_norms,
     )
     return form, float(size)
+
+
+def _split_updates(inputs: _Inputs, beta: Tensor, beta_own: Tensor | None) -> list[dict[str, float]]:
+    """The columns of `OWN_TOKEN` of the layer, then of each head; beta, beta_own: [S, heads, N, N]."""
+    if beta_own is None:
+        return [dict.fromkeys(OWN_TOKEN, math.nan)] * (1 + beta.shape[1])
+    splits = [_split_update(inputs, beta.sum(1), beta_own.sum(1))]
+    splits += [_split_update(inputs, beta[:, head], beta_own[:, head]) for head in range(beta.shape[1])]
+    return splits
+
+
+def _split_update(inputs: _Inputs, beta: Tensor, beta_own: Tensor) -> dict[str, float]:
+    """The columns of `OWN_TOKEN` of one update; beta, beta_own: [S, N, N]."""
+    x = inputs.factor  # [S·N, d_model]
+    flat, _ = rescale(torch.stack([beta, beta_own]).flatten(0, 2))
+    blocks = flat.reshape(2, *beta.shape)
+    weighted = (blocks @ x.reshape(*beta.shape[:2], -1)).flatten(1, 2)  # β·X of ΔM and ΔM_own, [2, S·N, d_model]
+    (update, product), (_, own) = multiply_forms(x, weighted)
+    cosine = (product / (own * update).sqrt()).clamp(-1, 1)
+    values = (product / update, (update - product) / update, cosine)
+    return dict(zip(OWN_TOKEN, map(float, values), strict=True))
 
 
 def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:

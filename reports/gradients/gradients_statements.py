@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 # Text, objective and model of each row of the first table.
 DEMOS = [
@@ -43,6 +44,14 @@ TRAINING_SCORES = [
 ]
 DEMO_STEPS = (300, 400, 500, 600, 700, 800, 900, 1500)
 OWN_MODELS = {"mlm": "demo:encoder", "clm": "demo:decoder"}
+# The first layer of each group of layers in the table of own tokens; a group ends before the next one.
+OWN_TOKEN_GROUPS = {
+    ("demo:encoder", "trained"): (0, 1, 2),
+    ("demo:decoder", "trained"): (0, 1, 2),
+    ("SmolLM2-135M", "trained"): (0, 10, 20, 29),
+    ("demo:encoder", "random"): (0, 1, 2),
+    ("demo:decoder", "random"): (0, 1, 2),
+}
 # The step of each objective that the text compares: equal losses.
 COMPARED = [("clm", 200), ("mlm", 1000)]
 
@@ -263,3 +272,54 @@ def largest_demo_medians(table: pd.DataFrame, *scores: str) -> list[float]:
     """The largest size of the median over heads of a score, over all demos and seeds."""
     groups = _select_heads(table).groupby(["text", "objective", "model", "seed"])
     return [groups[score].median().abs().max() for score in scores]
+
+
+def _interval(values: pd.Series[Any]) -> list[float]:
+    """The mean and the 95% interval of Student's t."""
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5
+    return [values.mean(), values.mean() - half, values.mean() + half]
+
+
+def own_token_draws(table: pd.DataFrame) -> pd.DataFrame:
+    """The median over the layers of each group, a row a draw; `missed` is what remains with the best factor."""
+    layers = _select_layers(table)
+    layers = layers.assign(missed=(1 - layers["own_token_cosine"] ** 2).clip(lower=0) ** 0.5)
+    frames = []
+    for (model, weights), firsts in OWN_TOKEN_GROUPS.items():
+        of_model = _select(layers, model=model, weights=weights)
+        group = [max(first for first in firsts if first <= layer) for layer in of_model["layer"]]
+        frames.append(of_model.assign(group=group))
+    by = ["model", "weights", "group", "seed"]
+    return pd.concat(frames).groupby(by, as_index=False)[["own_token_share", "other_tokens_share", "missed"]].median()
+
+
+def own_token_table(table: pd.DataFrame) -> list[float]:
+    """The table of own tokens, row by row: first and last layer of each group, shares with intervals, and the miss."""
+    draws = own_token_draws(table)
+    cells: list[float] = []
+    for (model, weights), firsts in OWN_TOKEN_GROUPS.items():
+        ends = [first - 1 for first in firsts[1:]] + [firsts[-1]]
+        for first, last in zip(firsts, ends, strict=True):
+            rows = _select(draws, model=model, weights=weights, group=first)
+            cells += [first, last] if last > first else [first]
+            cells += _interval(rows["own_token_share"]) if rows["own_token_share"].std() else [1]
+            cells += [rows["other_tokens_share"].mean()]
+            cells += _interval(rows["missed"]) if rows["missed"].std() else [0]
+    return cells
+
+
+def own_token_means(table: pd.DataFrame, model: str, firsts: tuple[int, ...]) -> list[float]:
+    """The mean share of own tokens, and the mean miss, of some groups of layers of a trained model."""
+    draws = own_token_draws(table)
+    means: list[float] = []
+    for first in firsts:
+        rows = _select(draws, model=model, weights="trained", group=first)
+        means += [rows["own_token_share"].mean(), rows["missed"].mean()]
+    return means
+
+
+def own_token_heads(table: pd.DataFrame) -> list[float]:
+    """The share of heads of SmolLM2 with less than half by own tokens: layers 0 to 9, 10 to 19, and 20 to 28."""
+    heads = _select(_select_heads(table), model="SmolLM2-135M")
+    ranges = ((0, 9), (10, 19), (20, 28))
+    return [(heads[heads["layer"].between(*layers)]["own_token_share"] < 0.5).mean() for layers in ranges]

@@ -25,6 +25,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain.sources import open_text
+from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.updates.options import gradient_columns
 
@@ -58,6 +59,32 @@ def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
     assert [float(line[1]) for line in shown] == pytest.approx(scores, abs=1e-3)
     assert "change of W_qk by a step" in run.stdout
     assert len(pd.read_parquet(files[1])) == 3 * 4 * 12 * 12
+
+
+def test_the_part_of_the_own_token_is_a_table_and_columns_of_files(inside: Command, text: Path, tmp_path: Path) -> None:
+    file = tmp_path / "u.csv"
+    arguments = ("gradients", "demo:decoder", "--text", text, *SIZE)
+    plain = inside(*arguments)
+    run = inside(*arguments, "--own-token", "-o", file, "--fail-if", "own_token_share.min > 0.95")
+    assert (run.returncode, run.stderr.count("check passed")) == (0, 1)
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert run.stdout.startswith(plain.stdout.rstrip("\n"))
+    added = run.stdout.removeprefix(plain.stdout.rstrip("\n"))
+    rows = pd.read_csv(file)
+    assert list(rows.columns) == list(gradient_columns(own_token=True))
+    layers = rows[rows["head"].isna()]
+    shown = [line.split() for line in added.splitlines() if line.split()[:1] == ["decoder"]]
+    assert [float(line[2]) for line in shown] == pytest.approx(layers["own_token_share"].tolist(), abs=1e-3)
+    assert [float(line[3]) for line in shown] == pytest.approx(layers["other_tokens_share"].tolist(), abs=1e-3)
+    assert layers["own_token_share"].iloc[-1] == pytest.approx(1, abs=1e-6)
+    assert layers["own_token_share"].iloc[0] < 0.95
+    assert "own token" not in plain.stdout
+
+
+def test_columns_of_the_own_token_need_their_option(inside: Command, text: Path) -> None:
+    arguments = ("gradients", "demo:decoder", "--text", text)
+    for more in (("--columns", "model,own_token_share"), ("--fail-if", "own_token_cosine.min < 0.5")):
+        assert_fails(inside(*arguments, *more), UsageError, "optional column", "--own-token")
 
 
 def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path) -> None:
@@ -116,6 +143,16 @@ figures = [
 ]
 tables = [{ of = "updates", show = "summary" }]
 """
+
+
+def test_a_recipe_that_names_columns_of_the_own_token_has_the_option(tmp_path: Path) -> None:
+    check = '[[check]]\nof = "updates"\nfail_if = "own_token_share.min < 0"\n'
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE + check)
+    with refuses(UsageError, "own_token_share", "own_token = true"):
+        read_recipe(recipe)
+    recipe.write_text(RECIPE.replace("seq_len = 12", "seq_len = 12, own_token = true") + check)
+    read_recipe(recipe)
 
 
 @pytest.mark.usefixtures("no_pictures")

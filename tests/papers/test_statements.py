@@ -27,9 +27,9 @@ DRAWN_OFTEN = [
     "proposition-17",
 ]  # fmt: skip
 WRONG_AS_PRINTED = {
-    "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2", "theorem-2.3-norms", "theorem-2.3-tails",
-    "corollary-s1.12", "definition-3.1", "proposition-s1.15-chance", "efa-proposition-3", "efa-theorem-1-items",
-    "efa-theorem-1-values", "lemma-s1.11", "remark-s1.13",
+    "proposition-2.1-softmax", "proposition-2.1-lower-layers", "remark-s1.6", "proposition-2.2", "theorem-2.3-norms",
+    "theorem-2.3-tails", "corollary-s1.12", "definition-3.1", "proposition-s1.15-chance", "efa-proposition-3",
+    "efa-theorem-1-items", "efa-theorem-1-values", "lemma-s1.11", "remark-s1.13",
 }  # fmt: skip
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from support.messages import refuses
 from support.tiny_models import LLAMA, TEXT, TinyModel, build
-from torch import Tensor
+from torch import Tensor, nn
 
 import attngeo
 from attngeo.attention.finding import sites_of
@@ -54,15 +55,37 @@ def build_wide(name: str, built: Build) -> Any:
     return model.double()
 
 
-def run_by_hand(model: Any, batch: dict[str, Tensor], objective: str) -> Tensor:
-    """The loss of the model itself: its own attention and mask, the logits of each prediction one by one."""
+def run_by_hand(model: Any, batch: dict[str, Tensor], objective: str, place: int | None = None) -> Tensor:
+    """The loss of the model itself: its own attention and mask, the logits of each prediction one by one.
+
+    place: only of this position, as a share of all.
+    """
     logits = model(input_ids=batch["input_ids"]).logits
     losses = [
-        -torch.log_softmax(logits[row, at - (objective == "clm")], -1)[label]
+        (at - (objective == "clm"), -torch.log_softmax(logits[row, at - (objective == "clm")], -1)[label])
         for row, labels in enumerate(batch["labels"].tolist())
         for at, label in enumerate(labels) if label >= 0 and (objective == "mlm" or at)
     ]  # fmt: skip
-    return torch.stack(losses).mean()
+    chosen = [loss for at, loss in losses if place in (None, at)]
+    return torch.stack([*chosen, logits.sum() * 0]).sum() / len(losses)
+
+
+@contextmanager
+def keep_one_token(model: Any, place: int) -> Iterator[None]:
+    """Inside, all rows but one are constants among the inputs of each layer."""
+
+    def detach_others(_: Any, arguments: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
+        hidden = arguments[0] if arguments else named.pop("hidden_states")
+        at = torch.tensor([place])
+        return (hidden.detach().index_copy(1, at, hidden[:, place : place + 1]), *arguments[1:]), named
+
+    (layers,) = (part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == 2)
+    hooks = [layer.register_forward_pre_hook(detach_others, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def cut_heads(model: Any, gradients: SiteGradients) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -80,16 +103,28 @@ def cut_heads(model: Any, gradients: SiteGradients) -> tuple[dict[str, Tensor], 
     return parts[0], parts[1]
 
 
-def record_with_autograd(name: str, built: Build) -> tuple[Any, list[SiteGradients]]:
-    """The recorded gradients of a model, and the model with the gradients of its parameters."""
+def record_with_autograd(name: str, built: Build, *, own_token: bool = False) -> tuple[Any, list[SiteGradients]]:
+    """The recorded gradients of a model, and the model with the gradients of its parameters.
+
+    own_token: those by the error of each token that stays at its position, as β and by autograd, token after token.
+    """
     model, batch = build_wide(name, built), draw_batch()
     objective = "mlm" if name in ("bert", "distilbert") else "clm"
-    recorded = record_gradients(model, [batch], objective)
+    recorded = record_gradients(model, [batch], objective, own_token=own_token)
     loss = run_by_hand(model, batch, objective)
     assert recorded.loss == pytest.approx(loss.item(), rel=1e-9)
     assert recorded.left_out == {}
-    loss.backward()
-    return model, recorded.sites
+    if not own_token:
+        loss.backward()
+        return model, recorded.sites
+    for place in range(TOKENS):
+        with keep_one_token(model, place):
+            run_by_hand(model, batch, objective, place).backward()
+    sites = []
+    for gradients in recorded.sites:
+        assert gradients.beta_own is not None
+        sites.append(gradients._replace(beta=gradients.beta_own))
+    return model, sites
 
 
 def scale_of(model: Any, gradients: SiteGradients) -> float:
@@ -101,10 +136,13 @@ def close(have: Tensor, want: Tensor, tolerance: float) -> bool:
     return bool((have - want).norm() <= tolerance * want.norm()) and bool(want.norm() > 0)
 
 
+@pytest.mark.parametrize("own_token", [False, True])
 @pytest.mark.parametrize("name", BILINEAR)
-def test_the_update_times_the_other_weight_is_the_gradient_of_a_weight(name: str, built: Build) -> None:
+def test_the_update_times_the_other_weight_is_the_gradient_of_a_weight(
+    name: str, own_token: bool, built: Build
+) -> None:
     """∂L/∂Wq = scale·ΔM·Wk and ∂L/∂Wk = scale·Σ ΔMᵀ·Wq, with the biases as weights of one more input that is 1."""
-    model, sites = record_with_autograd(name, built)
+    model, sites = record_with_autograd(name, built, own_token=own_token)
     assert len(sites) == 2
     for gradients in sites:
         site = gradients.site
@@ -123,10 +161,11 @@ def test_the_update_times_the_other_weight_is_the_gradient_of_a_weight(name: str
             assert close(have, want, 1e-10), site.module
 
 
+@pytest.mark.parametrize("own_token", [False, True])
 @pytest.mark.parametrize("name", ROTARY)
-def test_the_gradients_are_those_of_the_logits_of_each_pair(name: str, built: Build) -> None:
+def test_the_gradients_are_those_of_the_logits_of_each_pair(name: str, own_token: bool, built: Build) -> None:
     """∂L/∂W = ∂/∂W Σ β_ij·s_ij with the model's own rotation of x·Wq and x·Wk at each position."""
-    model, sites = record_with_autograd(name, built)
+    model, sites = record_with_autograd(name, built, own_token=own_token)
     for gradients in sites:
         site = gradients.site
         x = gradients.x
@@ -321,3 +360,100 @@ def test_models_without_gradients_are_refused_with_the_reason(built: Build) -> N
             record_gradients(model, [draw_batch()], "clm")
         with refuses(UnsupportedModelError, *facts):
             attngeo.gradients(model)
+
+
+def keep_position(batch: dict[str, Tensor], place: int) -> dict[str, Tensor]:
+    """The batch with the predictions of one position alone; label by label, the next token is predicted."""
+    labels = torch.full_like(batch["labels"], -100)
+    labels[:, place + 1] = batch["labels"][:, place + 1]
+    return batch | {"labels": labels}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "llama", "gemma2-cap", "smollm3", "gpt_oss", "deepseek_v3", "mixtral", "gemma3_text", "cohere-qk-norm",
+     "phi3", "gpt_bigcode-mha"],
+)  # fmt: skip
+def test_under_a_causal_mask_own_token_errors_are_those_of_each_prediction_alone(name: str, built: Build) -> None:
+    """No error comes back to the token it left: the row of a token is that of the gradient of its own loss."""
+    model = build(MORE[name]) if name in MORE else copy.deepcopy(built(name))  # experts need float32
+    batch = draw_batch()
+    whole = record_gradients(model, [batch], "clm", own_token=True)
+    predictions = int((batch["labels"][:, 1:] != -100).sum())
+    for place in (3, TOKENS - 2):
+        alone = keep_position(batch, place)
+        share = int((alone["labels"] != -100).sum()) / predictions
+        assert share
+        for gradients, of_one in zip(whole.sites, record_gradients(model, [alone], "clm").sites, strict=True):
+            assert gradients.beta_own is not None
+            assert close(gradients.beta_own[:, :, place], share * of_one.beta[:, :, place], 1e-3)
+    assert not close(whole.sites[0].beta, whole.sites[0].beta_own, 0.01)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "objective"), [("bert", "mlm"), ("gpt2", "clm"), ("llama", "clm")])
+def test_the_own_token_part_of_the_last_layer_is_the_whole_and_of_one_layer_too(
+    name: str, objective: Any, built: Build
+) -> None:
+    recorded = record_gradients(build_wide(name, built), [draw_batch()], objective, own_token=True)
+    first, last = recorded.sites
+    assert first.beta_own is not None
+    assert last.beta_own is not None
+    assert close(last.beta_own, last.beta, 1e-13)
+    assert not close(first.beta_own, first.beta, 0.01)
+    config = copy.deepcopy(built(name).config)
+    config.num_hidden_layers = 1
+    single = type(built(name))(config).double().eval()
+    (only,) = record_gradients(single, [draw_batch()], objective, own_token=True).sites
+    assert only.beta_own is not None
+    assert close(only.beta_own, only.beta, 1e-13)
+
+
+def test_own_token_errors_do_not_depend_on_batches_and_are_recorded_only_if_asked_for(built: Build) -> None:
+    model = build_wide("bert", built)
+    batch = draw_batch()
+    whole = record_gradients(model, [batch], "mlm", own_token=True)
+    parts = [{name: x[at] for name, x in batch.items()} for at in (slice(1), slice(1, 3))]
+    for one, other in zip(whole.sites, record_gradients(model, parts, "mlm", own_token=True).sites, strict=True):
+        assert one.beta_own is not None
+        assert other.beta_own is not None
+        torch.testing.assert_close(one.beta_own, other.beta_own, rtol=1e-9, atol=1e-12)
+    for one, other in zip(whole.sites, record_gradients(model, [batch], "mlm").sites, strict=True):
+        assert other.beta_own is None
+        assert torch.equal(one.beta, other.beta)
+
+
+class MixTokens(nn.Module):
+    """A layer that also reads the tokens before, as a convolution does."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + torch.nn.functional.pad(x[:, :-1], (0, 0, 1, 0))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["mixed", "scaled"])
+def test_the_own_token_part_is_missing_if_anything_else_mixes_tokens(
+    kind: str, built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A convolution in the last layer, and a function of attention with another scale than it is told."""
+    model = build_wide("gpt2", built)
+    if kind == "mixed":
+        model.transformer.h[1].mlp = MixTokens(model.transformer.h[1].mlp)
+    else:
+        file = sys.modules[type(model.transformer.h[0].attn).__module__]
+        attend = file.eager_attention_forward
+        monkeypatch.setattr(
+            file,
+            "eager_attention_forward",
+            lambda module, query, *args, **more: attend(module, 2 * query, *args, **more),
+        )
+    recorded = record_gradients(model, [draw_batch()], "clm", own_token=True)
+    assert all(gradients.beta_own is None for gradients in recorded.sites)
+    for gradients in recorded.sites:
+        for row in tabulate_site(gradients, torch.Generator().manual_seed(0), own_token=True):
+            assert math.isnan(row["own_token_share"])
+            assert math.isnan(row["other_tokens_share"])
+            assert "own-token part missing" in row["note"]
+            assert not math.isnan(row["symmetry"])

@@ -110,6 +110,40 @@ def test_what_is_predicted_has_columns_of_its_own() -> None:
         assert row["beta_symmetry_predicted"] == row["beta_symmetry"]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_own_token_part_and_the_rest_are_projections_that_sum_to_the_update(size: tuple[int, int, int]) -> None:
+    gradients = draw_gradients(*size)
+    random = torch.Generator().manual_seed(1)
+    beta_own = 0.7 * gradients.beta + 0.4 * torch.randn(gradients.beta.shape, generator=random)
+    own = form_updates(gradients._replace(beta=beta_own))
+    rows = tabulate(gradients._replace(beta_own=beta_own))
+    for row, update, part in zip(rows, form_updates(gradients), own, strict=True):
+        square = (update**2).sum()
+        assert row["own_token_share"] == pytest.approx((part * update).sum() / square, abs=1e-5)
+        assert row["other_tokens_share"] == pytest.approx(((update - part) * update).sum() / square, abs=1e-5)
+        assert row["own_token_share"] + row["other_tokens_share"] == pytest.approx(1, abs=1e-12)
+        cosine = (part * update).sum() / np.sqrt(square * (part**2).sum())
+        assert row["own_token_cosine"] == pytest.approx(cosine, abs=1e-5)
+
+
+def test_without_other_tokens_the_update_is_its_own_token_part() -> None:
+    gradients = draw_gradients(2, 5, 12)
+    for factor, share, cosine in ((1.0, 1, 1), (-0.5, -0.5, -1), (1e-6, 1e-6, 1)):
+        for row in tabulate(gradients._replace(beta_own=factor * gradients.beta)):
+            assert row["own_token_share"] == pytest.approx(share, abs=1e-6)
+            assert row["own_token_cosine"] == pytest.approx(cosine, abs=1e-6)
+    nothing = torch.zeros_like(gradients.beta)
+    for row in tabulate(gradients._replace(beta_own=nothing)):
+        assert (row["own_token_share"], row["other_tokens_share"]) == (0, 1)
+        assert np.isnan(row["own_token_cosine"])
+    for row in tabulate(gradients._replace(beta=nothing, beta_own=nothing)):
+        assert np.isnan(row["own_token_share"])
+        assert np.isnan(row["other_tokens_share"])
+    for row in tabulate(gradients):
+        assert np.isnan(row["own_token_share"])
+        assert row["note"] == "a caveat"
+
+
 def test_the_change_is_missing_without_projections_and_nothing_else_is() -> None:
     gradients = draw_gradients(2, 5, 12)
     for row, usual in zip(tabulate(gradients._replace(projections=None)), tabulate(gradients), strict=True):
