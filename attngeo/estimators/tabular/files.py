@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from attngeo.estimators.shared.forms import SEPARATORS
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.classifier import AttentionClassifier, TableModel
 from attngeo.estimators.tabular.coding import hold_out
+from attngeo.estimators.tabular.joining import describe_kinds, describe_values, join_tables
 from attngeo.estimators.tabular.kinds import (
     as_numbers,
     find_free_texts,
@@ -328,19 +329,28 @@ def read_files(
         if len(paths) == 1:
             for note in _describe_absent(path, frame, options):
                 progress(Progress("note", f"{path}: {note}"))
+    alone = frames
     if len(frames) > 1:
-        texts = {*labels}
-        for frame in frames:
-            texts.update(list_texts(frame))
+        texts = {*labels}.union(*map(list_texts, frames))
         frames = [read_own_table(path, options.missing, texts, options=options) for path in paths]
     frames = [frame.drop(columns=find_index(frame)) for frame in frames]
     if target is not None:
         frames = _settle_target(paths, frames, target, progress)
     if len(frames) == 1:
         return frames[0]
-    columns = _join_columns(paths, frames)
-    filled = [frame.dropna(axis=1, how="all") for frame in frames]  # empty ones have another kind than the values
-    return pd.concat(filled, ignore_index=True).reindex(columns=columns)
+    joined = join_tables(paths, frames)
+    used = _select_described(joined.columns, options)
+    for path, note in (*describe_kinds(paths, alone, used), *describe_values(paths, frames, used, target)):
+        _report(path, progress, note)
+    return joined
+
+
+def _select_described(names: Iterable[str], options: FitOptions) -> list[str]:
+    """The columns that are used, in kinds that the user did not choose."""
+    left = {*options.drop, *options.column_types}
+    if options.columns is not None:
+        left.update(name for name in names if name not in options.columns and name != options.target)
+    return [name for name in names if name not in left]
 
 
 def _settle_target(
@@ -369,22 +379,6 @@ def _settle_target(
             frame = frame.assign(**{target: keep_whole(frame[target])})
         complete.append(frame)
     return complete
-
-
-def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[str]:
-    """The columns of all frames. Raises TableError for one without a column in common with the others."""
-    columns = list(frames[0].columns)
-    remaining = list(range(1, len(frames)))
-    while remaining:
-        near = next((number for number in remaining if {*columns} & {*frames[number].columns}), None)
-        if near is None:
-            raise TableError(
-                f"no column in common with {paths[0]}, expected one of: {list_names(columns)}; rename a column",
-                subject=paths[remaining[0]],
-            )
-        columns += [name for name in frames[near].columns if name not in columns]
-        remaining.remove(near)
-    return columns
 
 
 def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named: Collection[str]) -> Iterator[str]:
