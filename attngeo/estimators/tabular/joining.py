@@ -13,15 +13,21 @@ from attngeo.estimators.shared.cells import show_value
 from attngeo.estimators.shared.files import find_decimal, list_texts
 from attngeo.estimators.tabular.kinds import find_free_texts, find_likely_kind
 
+# The key in a frame's attrs of the columns that some of its files lack.
+PARTIAL = "partial_columns"
+
 
 def join_tables(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of all tables, with the columns of all; a cell of a column that its table lacks is missing.
 
-    Raises TableError for a table without a column in common with the others.
+    `attrs[PARTIAL]` has the columns that some table lacks. Raises TableError for a table without a column in common
+    with the others.
     """
     columns = _join_columns(paths, frames)
     filled = [frame.dropna(axis=1, how="all") for frame in frames]  # empty ones have another kind than the values
-    return pd.concat(filled, ignore_index=True).reindex(columns=columns)
+    joined = pd.concat(filled, ignore_index=True).reindex(columns=columns)
+    joined.attrs[PARTIAL] = tuple(name for name in columns if any(name not in frame for frame in frames))
+    return joined
 
 
 def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[str]:

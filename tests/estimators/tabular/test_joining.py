@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.messages import assert_states
+from support.messages import assert_states, refuses
 
+from attngeo.errors import TableError
 from attngeo.estimators import AttentionClassifier
-from attngeo.estimators.tabular.files import read_files, read_tables
-from attngeo.estimators.tabular.options import ClassifierOptions, FitOptions
+from attngeo.estimators.tabular.files import fit_own_table, predict_own_table, read_files, read_tables
+from attngeo.estimators.tabular.options import ClassifierOptions, FitOptions, PredictOptions
+from attngeo.progress import Progress
 
 
 def write_files(folder: Path, *tables: dict[str, Any]) -> list[str]:
@@ -63,6 +66,60 @@ def test_labels_are_learned_from_each_file_and_predicted_for_rows_of_one(tmp_pat
     assert model.predict(tables.test_x).tolist() == own.tolist()
     rows = pd.DataFrame({"common": ["low", "high"], "own": [None, None], "extra": [None, None]})
     assert model.predict(rows).tolist() == [0, 1]
+
+
+def fit_two_files(folder: Path) -> tuple[str, list[str]]:
+    """A saved model, and its files, which have the target and a feature in common."""
+    draw = np.random.default_rng(1)
+    common, own = draw.choice(["s", "m"], 80), draw.integers(3, size=80)
+    days = [f"2023-{month:02}-{day:02}" for month in (1, 2, 3, 4) for day in range(1, 21)]
+    first = {"common": common, "own": own, "y": common == "s"}
+    paths = write_files(folder, first, {"common": common, "day": days, "y": common == "s"})
+    model = str(folder / "model")
+    fit_own_table(paths, FitOptions(target="y", max_epochs=2, save=model, methods="atn", device="cpu"))
+    return model, paths
+
+
+def test_rows_may_lack_the_columns_that_a_training_file_lacked(tmp_path: Path) -> None:
+    """They are predicted as rows with empty cells there, also if the column has dates; other columns are needed."""
+    model, paths = fit_two_files(tmp_path)
+    for path, lacks in zip(paths, ("day", "own"), strict=True):
+        rows = pd.read_csv(path)
+        rows.assign(**{lacks: None}).to_csv(tmp_path / "empty.csv", index=False)
+        complete = predict_own_table(model, str(tmp_path / "empty.csv"), PredictOptions())
+        events: list[Progress] = []
+        predicted = predict_own_table(model, path, PredictOptions(), events.append)
+        pd.testing.assert_frame_equal(predicted, complete)
+        (note,) = [event.what for event in events if "missing" in event.what]
+        assert_states(note, path, lacks)
+        rows.drop(columns="common").to_csv(tmp_path / "thin.csv", index=False)
+        with refuses(TableError, "thin.csv", "'common'", "common, own, day"):
+            predict_own_table(model, str(tmp_path / "thin.csv"), PredictOptions())
+
+
+def test_a_model_of_one_file_or_an_older_version_needs_all_columns(tmp_path: Path) -> None:
+    model, paths = fit_two_files(tmp_path)
+    config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
+    assert {*config.pop("partial_columns")} == {"own", "day"}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config), "utf-8")
+    with refuses(TableError, "a.csv", "'day'"):
+        predict_own_table(model, paths[0], PredictOptions())
+    alone = str(tmp_path / "alone")
+    fit_own_table(paths[0], FitOptions(target="y", max_epochs=1, save=alone, methods="atn", device="cpu"))
+    assert "partial_columns" not in (tmp_path / "alone" / "config.json").read_text("utf-8")
+    with refuses(TableError, "b.csv", "'own'"):
+        predict_own_table(alone, paths[1], PredictOptions())
+
+
+def test_rows_without_any_known_column_are_refused(tmp_path: Path) -> None:
+    """The files have the target alone in common, so that rows of each lack columns, but not all of them."""
+    first = {"x": ["s", "m"] * 20, "y": [0, 1] * 20}
+    paths = write_files(tmp_path, first, {"z": ["p", "q"] * 20, "y": [0, 1] * 20}, {"w": [1, 2], "y": [0, 1]})
+    model = str(tmp_path / "model")
+    fit_own_table(paths[:2], FitOptions(target="y", max_epochs=1, save=model, methods="atn", device="cpu"))
+    assert len(predict_own_table(model, paths[0], PredictOptions())) == 40
+    with refuses(TableError, "c.csv", "'x'", "x, z"):
+        predict_own_table(model, paths[2], PredictOptions())
 
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
