@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 # Of a simulated table.
@@ -28,6 +29,8 @@ SMALL_VARIANTS = (
     "labels only",
     "hidden units 40",
 )
+# Half of a 95% interval of Student's t in standard errors, for the ten seeds of joint.csv.
+HALF_WIDTH = 2.2622
 OTHER_MODELS = [
     "lr",
     "rf",
@@ -340,3 +343,119 @@ def labels_with_hidden_cells(table: pd.DataFrame) -> list[float]:
     for name in ("adult", "titanic", "churn", "credit", "bikes"):
         numbers += [changes["mean"][name], changes["sem"][name]]
     return numbers
+
+
+def _pivot_joint(table: pd.DataFrame, values: str) -> pd.DataFrame:
+    """A row for each case, rows of A and seed; a column for each model, what trains it, and variant."""
+    table = table.fillna({"variant": ""})
+    return table.pivot(index=["case", "rows_a", "seed"], columns=["model", "trained_on", "variant"], values=values)
+
+
+def _compare_joint(
+    table: pd.DataFrame, values: str, first: tuple[str, str, str], second: tuple[str, str, str]
+) -> pd.DataFrame:
+    """How much higher the first is on the same tables: mean, and half of the interval, by case and rows of A."""
+    wide = _pivot_joint(table, values)
+    gains = (wide[first] - wide[second]).groupby(["case", "rows_a"])
+    return pd.DataFrame({"mean": gains.mean(), "half": gains.sem() * HALF_WIDTH})
+
+
+def joint_gains(table: pd.DataFrame, values: str = "accuracy", variant: str = "") -> pd.DataFrame:
+    """How much higher the joint training of attention is than that on A alone."""
+    return _compare_joint(table, values, ("atn", "A and B", variant), ("atn", "A", variant))
+
+
+def joint_above(table: pd.DataFrame, model: str, trained_on: str, values: str = "accuracy") -> pd.DataFrame:
+    """How much higher the joint training of attention is than another model."""
+    return _compare_joint(table, values, ("atn", "A and B", ""), (model, trained_on, ""))
+
+
+def joint_means(table: pd.DataFrame, values: str = "accuracy") -> pd.DataFrame:
+    """Means over seeds, a row for each case and rows of A."""
+    return _pivot_joint(table, values).groupby(["case", "rows_a"]).mean()
+
+
+def joint_attention(table: pd.DataFrame, values: str) -> list[float]:
+    """The tables of attention: alone, jointly, the difference, and three other trainings, after the rows of A."""
+    means = joint_means(table, values)["atn"]
+    gains = joint_gains(table, values)
+    numbers: list[Any] = []
+    for case, rows in means.index:
+        mean = means.loc[case, rows]
+        numbers += [rows, mean["A", ""], mean["A and B", ""], *gains.loc[case, rows]]
+        numbers += [mean[name, ""] for name in ("columns of A", "all cells", "shared columns")]
+    return numbers
+
+
+def joint_others(table: pd.DataFrame) -> list[float]:
+    """The table of the other models: accuracies of each, alone and jointly, after the rows of A."""
+    means = joint_means(table)
+    numbers: list[Any] = []
+    for case, rows in means.index:
+        numbers.append(rows)
+        for model in ("lr", "rf", "hgb"):
+            numbers += [means.loc[case, rows][model, name, ""] for name in ("A", "A and B")]
+        numbers.append(means.loc[case, rows]["lr", "shared columns", ""])
+    return numbers
+
+
+def joint_differences(table: pd.DataFrame) -> list[float]:
+    """The table of differences: attention trained jointly above five other ways, after the rows of A."""
+    others = [("lr", "A"), ("lr", "A and B"), ("rf", "A and B"), ("hgb", "A and B"), ("atn", "shared columns")]
+    differences = [joint_above(table, *other) for other in others]
+    numbers: list[Any] = []
+    for case, rows in differences[0].index:
+        numbers.append(rows)
+        for difference in differences:
+            numbers += [*difference.loc[case, rows]]
+    return numbers
+
+
+def joint_updates(table: pd.DataFrame) -> list[float]:
+    """The table of updates: the gain in accuracy by joint training, for two cases and each number of rows of A."""
+    numbers: list[Any] = []
+    for updates in (35, 70, 140, 280, 560):
+        numbers.append(updates)
+        gains = joint_gains(table, variant="" if updates == 140 else f"{updates} updates")
+        for case in ("cars", "planted"):
+            numbers += [*gains.loc[case].to_numpy().ravel()]
+    return numbers
+
+
+def joint_best_losses(table: pd.DataFrame, case: str, rows: int) -> list[float]:
+    """Mean log loss alone and jointly, each with the number of updates at which it is lowest; the difference."""
+    wide = _pivot_joint(table, "log_loss")["atn"].loc[case, rows]
+    best = []
+    for name in ("A", "A and B"):
+        losses = wide[name][["", "35 updates", "70 updates", "280 updates", "560 updates"]]
+        best.append(losses[losses.mean().idxmin()])
+    difference = best[1] - best[0]
+    return [best[0].mean(), best[1].mean(), difference.mean(), difference.sem() * HALF_WIDTH]
+
+
+def joint_without_absent(table: pd.DataFrame, values: str) -> pd.DataFrame:
+    """What changes if nothing attends to a missing cell: mean, and half of the interval."""
+    changes = _compare_joint(table, values, ("atn", "A and B", "without absent cells"), ("atn", "A and B", ""))
+    return changes.dropna()
+
+
+def joint_to_win(table: pd.DataFrame, case: str) -> pd.Series[Any]:
+    """How much the columns of A of all rows add to the accuracy of attention on A alone, by rows of A."""
+    means = joint_means(table)["atn"].loc[case]
+    to_win: pd.Series[Any] = means["columns of A", ""] - means["A", ""]
+    return to_win
+
+
+def joint_share_won(table: pd.DataFrame, case: str) -> np.ndarray:
+    """The share of `joint_to_win` that joint training adds, by rows of A."""
+    return (joint_gains(table).loc[case]["mean"] / joint_to_win(table, case)).to_numpy()
+
+
+def joint_all_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """How much more accurate attention trained on all cells is than that trained jointly."""
+    return _compare_joint(table, "accuracy", ("atn", "all cells", ""), ("atn", "A and B", ""))
+
+
+def joint_shared_above(table: pd.DataFrame, model: str) -> pd.DataFrame:
+    """How much more accurate joint training with shared vectors is than another model on both tables."""
+    return _compare_joint(table, "accuracy", ("atn", "A and B", "shared vocabulary"), (model, "A and B", ""))

@@ -63,6 +63,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     Attributes:
         missing_texts: texts that marked missing cells in the training file; None for the defaults of `read_own_table`.
         missing_in: number or date column → texts that mark missing cells only there.
+        partial_columns: columns that some training files lacked; rows to predict may lack them, too.
         dates: date columns of the training file; the model sees their parts.
         random_state: seed, or a NumPy generator.
         device: device for training.
@@ -77,6 +78,8 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     missing_texts: tuple[str, ...] | None = None
     # Texts that mark missing cells only in this column of numbers or dates.
     missing_in: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # Columns that some training files lacked, so that rows to predict may lack them, too.
+    partial_columns: tuple[str, ...] = ()
     # The date columns of the training file; the model sees their parts.
     dates: Mapping[str, DateColumn] = MappingProxyType({})
     random_state: int | np.random.RandomState | None
@@ -366,7 +369,9 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             data_sets=self._data_sets,
             epochs=self.n_iter_,
             missing=self.missing_texts,
-            **({"missing_in": dict(self.missing_in)} if self.missing_in else {}),  # unknown to older versions
+            # Both are unknown to older versions.
+            **({"missing_in": dict(self.missing_in)} if self.missing_in else {}),
+            **({"partial_columns": self.partial_columns} if self.partial_columns else {}),
             **describe_dates(self.dates),
         )
 
@@ -398,6 +403,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         model.n_iter_ = saved.epochs
         model.missing_texts = saved.missing
         model.missing_in = saved.missing_in
+        model.partial_columns = saved.partial_columns
         model.dates = saved.list_dates()
         model._seed = saved.seed
         model._data_sets = saved.data_sets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from attngeo.estimators.shared.forms import SEPARATORS
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.classifier import AttentionClassifier, TableModel
 from attngeo.estimators.tabular.coding import hold_out
+from attngeo.estimators.tabular.joining import PARTIAL, describe_kinds, describe_values, join_tables
 from attngeo.estimators.tabular.kinds import (
     as_numbers,
     find_free_texts,
@@ -105,7 +106,8 @@ def predict_own_table(
 ) -> pd.DataFrame:
     """Predict the labels of a file's rows with a saved model: see `predict_rows`.
 
-    Raises what `read_own_table` and `AttentionClassifier.load` raise, and TableError if a column is missing.
+    Raises what `read_own_table` and `AttentionClassifier.load` raise, and TableError if a column is missing that all
+    training files have.
 
     Args:
         folder: folder of the saved model.
@@ -118,16 +120,22 @@ def predict_own_table(
     with naming({"": path}):
         frame = split_dates(frame, model.dates, model.unseen, partial(_report, path, progress))
     names = [str(name) for name in model.coding_.names]
-    absent = [name for name in names if name not in frame.columns]
+    absent = list_sources([name for name in names if name not in frame], model.dates)
+    expected = list_sources(names, model.dates)
+    needed = [name for name in absent if name not in model.partial_columns]
+    if needed or absent == expected:
+        missing = (needed or absent)[0]
+        problem = f"no column {missing!r:.60}; expected those of the training rows: {list_names(expected)}"
+        raise TableError(problem, subject=path)
     if absent:
-        missing = list_sources(absent, model.dates)[0]
-        expected = list_names(list_sources(names, model.dates))
-        raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", subject=path)
+        note = f"columns that some training files lacked, too, count as missing: {list_names(absent)}"
+        _report(path, progress, note)
     report_cells(model, frame, path, progress)
+    features = frame.reindex(columns=names)
     with naming({"": path}):
-        predicted = predict_rows(model, frame[names])
+        predicted = predict_rows(model, features)
     if options.attention_output is not None:
-        write_table(tabulate_attention(model, frame[names]), Path(options.attention_output))
+        write_table(tabulate_attention(model, features), Path(options.attention_output))
     return keep_form(predicted, frame, path, progress)
 
 
@@ -169,13 +177,15 @@ def read_tables(
     chosen = [*(options.columns or ()), *options.column_types]
     named = chosen if options.target is None else [*chosen, options.target]
     frame = read_files(paths, options, progress, named)
+    partial_columns = frame.attrs.get(PARTIAL, ())
     x: pd.DataFrame = frame
     y: pd.Series[Any] | None = None
     if options.target is not None:
         x, y = take_target(frame, options.target, paths[0])
     x, dates, missing_in = _arrange(x, options, paths[0], progress)
     if options.test is None:
-        return _split_rows(x, y, options, paths[0])._replace(dates=dates, missing_in=missing_in)
+        split = _split_rows(x, y, options, paths[0])
+        return split._replace(dates=dates, missing_in=missing_in, partial_columns=partial_columns)
     texts = [name for name in list_texts(frame) if name not in missing_in]
     test_x = read_own_table(
         options.test, options.missing, texts, options=options, progress=progress, missing_in=missing_in
@@ -194,7 +204,7 @@ def read_tables(
     if absent and len(paths) == 1:
         missing = list_sources(absent, dates)[0]
         raise TableError(f"no column {missing!r}, which the training rows have", subject=options.test)
-    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates, missing_in)
+    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates, missing_in, partial_columns)
 
 
 def _report(path: str, progress: ProgressCallback, note: str) -> None:
@@ -328,19 +338,28 @@ def read_files(
         if len(paths) == 1:
             for note in _describe_absent(path, frame, options):
                 progress(Progress("note", f"{path}: {note}"))
+    alone = frames
     if len(frames) > 1:
-        texts = {*labels}
-        for frame in frames:
-            texts.update(list_texts(frame))
+        texts = {*labels}.union(*map(list_texts, frames))
         frames = [read_own_table(path, options.missing, texts, options=options) for path in paths]
     frames = [frame.drop(columns=find_index(frame)) for frame in frames]
     if target is not None:
         frames = _settle_target(paths, frames, target, progress)
     if len(frames) == 1:
         return frames[0]
-    columns = _join_columns(paths, frames)
-    filled = [frame.dropna(axis=1, how="all") for frame in frames]  # empty ones have another kind than the values
-    return pd.concat(filled, ignore_index=True).reindex(columns=columns)
+    joined = join_tables(paths, frames)
+    used = _select_described(joined.columns, options)
+    for path, note in (*describe_kinds(paths, alone, used), *describe_values(paths, frames, used, target)):
+        _report(path, progress, note)
+    return joined
+
+
+def _select_described(names: Iterable[str], options: FitOptions) -> list[str]:
+    """The columns that are used, in kinds that the user did not choose."""
+    left = {*options.drop, *options.column_types}
+    if options.columns is not None:
+        left.update(name for name in names if name not in options.columns and name != options.target)
+    return [name for name in names if name not in left]
 
 
 def _settle_target(
@@ -369,22 +388,6 @@ def _settle_target(
             frame = frame.assign(**{target: keep_whole(frame[target])})
         complete.append(frame)
     return complete
-
-
-def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[str]:
-    """The columns of all frames. Raises TableError for one without a column in common with the others."""
-    columns = list(frames[0].columns)
-    remaining = list(range(1, len(frames)))
-    while remaining:
-        near = next((number for number in remaining if {*columns} & {*frames[number].columns}), None)
-        if near is None:
-            raise TableError(
-                f"no column in common with {paths[0]}, expected one of: {list_names(columns)}; rename a column",
-                subject=paths[remaining[0]],
-            )
-        columns += [name for name in frames[near].columns if name not in columns]
-        remaining.remove(near)
-    return columns
 
 
 def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named: Collection[str]) -> Iterator[str]:

@@ -48,6 +48,7 @@ class SplitTable(NamedTuple):
         test_y: responses of the test rows; None without a target.
         dates: columns of the file whose parts are features.
         missing_in: column → texts that mark missing cells in it.
+        partial_columns: columns of the files that some of them lack.
     """
 
     train_x: pd.DataFrame
@@ -56,6 +57,7 @@ class SplitTable(NamedTuple):
     test_y: pd.Series[Any] | None
     dates: Mapping[str, DateColumn] = MappingProxyType({})
     missing_in: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    partial_columns: tuple[str, ...] = ()
 
 
 class InterruptedFit(KeyboardInterrupt):
@@ -292,6 +294,7 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
         model.prepare(tables.train_x, tables.train_y)
     model.missing_texts = tuple(list_missing(options.missing))
     model.missing_in = tables.missing_in
+    model.partial_columns = tables.partial_columns
     model.dates = tables.dates
     if options.save is not None:
         describe_columns(model.coding_)

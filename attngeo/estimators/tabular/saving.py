@@ -103,6 +103,7 @@ class SavedClassifier(SavedModel):
         columns: codings of the columns, the response last.
         missing: texts that mark missing cells; None for the defaults of `read_own_table`.
         missing_in: number or date column → texts that mark missing cells only there; empty in older versions.
+        partial_columns: columns that some training files lacked; empty in older versions.
         dates: date column → format of its cells.
         zones: date column → its zone, "" for none; None in older versions.
         date_examples: date column → a cell of it.
@@ -125,6 +126,8 @@ class SavedClassifier(SavedModel):
     missing: tuple[str, ...] | None
     # Texts that are missing cells in one column of numbers or dates; older versions know none.
     missing_in: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    # Columns that rows to predict may lack, because some training files lacked them; older versions know none.
+    partial_columns: tuple[str, ...] = ()
     # How the columns of dates are written, their zones ("" for none; older versions know none) and a cell of each.
     dates: dict[str, str] = Field(default_factory=dict)
     zones: dict[str, str] | None = None
@@ -177,8 +180,8 @@ def write_classifier(
 ) -> None:
     """Write the files of a fitted classifier.
 
-    state: seed, data_sets, epochs, missing, missing_in, and the keys of `describe_dates`. Raises OutputError, and
-    TableError for values that JSON cannot store.
+    state: seed, data_sets, epochs, missing, missing_in, partial_columns, and the keys of `describe_dates`. Raises
+    OutputError, and TableError for values that JSON cannot store.
     """
     config: dict[str, Any] = {
         **_describe_layers(options),
