@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 ERRORS = ("mse", "cross_entropy", "loss")
@@ -19,6 +20,8 @@ NEIGHBORS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 # Of table 3 of the paper.
 PRODUCTS = ("Asparagus", "Carrots", "Fresh Cauliflower", "Organic Avocado")
 ITEM_BASELINES = ("unigram", "unigram-without-repeats", "softmax-regression")
+# Half of a 95% interval of Student's t in standard errors, by the number of values.
+STUDENT = {5: 2.7764, 6: 2.5706}
 DATA = ("baskets", "baskets in order", "movies", "movies in order", "ratings", "temperatures")
 
 
@@ -26,6 +29,11 @@ def round_up(value: float, decimals: int) -> float:
     """The least number with so many decimals that is not below the value."""
     scale = 10.0**decimals
     return math.ceil(value * scale) / scale
+
+
+def with_interval(values: pd.Series[Any]) -> list[float]:
+    """Mean, and half of the 95% interval."""
+    return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
 
 
 def select_errors(table: pd.DataFrame, experiment: str, model: str, direction: str, setting: str = "") -> pd.DataFrame:
@@ -295,10 +303,85 @@ def shared_products(table: pd.DataFrame) -> list[float]:
     return [shared["bidir_fm"], shared["unidir_fm"], 5 * lists.size()["bidir_fm"], shared["unidir_efa"]]
 
 
-def recovery_errors(table: pd.DataFrame) -> pd.DataFrame:
-    """The table "Recovering a known model"."""
-    errors = table[table["model"].isin(["efa", "fm"]) & (table["metric"] == "cross_entropy")]
-    return errors.pivot(index="model", columns="setting", values="value")[["N=100", "N=400", "N=1600", "N=6400"]]
+def _by_size(table: pd.DataFrame, model: str, metric: str) -> pd.DataFrame:
+    """A metric of fits to the known model: a row for each number of training sequences, a column for each seed."""
+    rows = table[(table["model"] == model) & (table["metric"] == metric)]
+    return rows.assign(size=rows["setting"].str[2:].astype(int)).pivot(index="size", columns="seed", values="value")
+
+
+def recovery_errors(table: pd.DataFrame) -> list[float]:
+    """The table "Recovering a known model", row by row."""
+    columns = [_by_size(table, "efa", "cross_entropy"), _by_size(table, "efa", "excess")]
+    columns.append(_by_size(table, "fm", "excess"))
+    numbers = []
+    for size in columns[0].index:
+        numbers.append(size)
+        for column in columns:
+            numbers += with_interval(column.loc[size])
+    return numbers
+
+
+def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> list[float]:
+    """Slope of the log of attention's excess over the log of the number of sequences, over seeds.
+
+    least, most: the numbers of sequences that count.
+    """
+    excess = _by_size(table, "efa", "excess").loc[least:most]
+    slopes = [np.polyfit(np.log(excess.index), np.log(excess[seed]), 1)[0] for seed in excess]
+    return with_interval(pd.Series(slopes))
+
+
+def known_cross_entropy(table: pd.DataFrame) -> list[float]:
+    """Of the known model itself on its test sequences, over seeds."""
+    return with_interval(table[table["model"] == "bayes"]["value"])
+
+
+def planted_scores(table: pd.DataFrame, baskets: int) -> list[float]:
+    """A table of "Planted complements and substitutes", row by row: share with the right sign, and AUC, by kind."""
+    rows = table[(table["baskets"] == baskets) & table["auc"].notna()]
+    numbers = []
+    for _, score in rows.groupby(["model", "score"], sort=False):
+        for kind, pairs in score.groupby("pairs", sort=False):
+            right = pairs["positive"] if kind == "complements" else 1 - pairs["positive"]
+            numbers += [*with_interval(right), *with_interval(pairs["auc"])]
+    return numbers
+
+
+def unrelated_pairs(table: pd.DataFrame, model: str, score: str, column: str) -> list[float]:
+    """A column of the rows of unrelated pairs, in 500 baskets and in 2,000, over seeds."""
+    rows = table[(table["pairs"] == "unrelated") & (table["model"] == model) & (table["score"] == score)]
+    return [number for _, values in rows.groupby("baskets")[column] for number in with_interval(values)]
+
+
+def _errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean errors of the left-out cities: a row for each choice, a column for each method."""
+    left_out = table[table["city"] != "the other 39 cities"]
+    return left_out.pivot_table(index="choice", columns="method", values="mse", sort=False)
+
+
+def left_out_cities(table: pd.DataFrame) -> list[float]:
+    """The table "Cities that no training row has", row by row: error, attention's error less this, cities, choices."""
+    errors = _errors_by_choice(table)
+    by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
+    numbers = []
+    for method in errors:
+        numbers += with_interval(errors[method])
+        if method != "attention":
+            numbers += with_interval(errors["attention"] - errors[method])
+            numbers.append((errors["attention"] < errors[method]).sum())
+            numbers.append((by_city["attention"] < by_city[method]).sum())
+    return numbers
+
+
+def attention_on_known_cities(table: pd.DataFrame) -> list[float]:
+    """The error on the cities that trained, over choices."""
+    return with_interval(table[table["city"] == "the other 39 cities"]["mse"])
+
+
+def hardest_cities(table: pd.DataFrame, method: str) -> list[float]:
+    """The largest errors of a method among the left-out cities: the two largest, and the third."""
+    rows = table[(table["method"] == method) & (table["city"] != "the other 39 cities")]
+    return [*rows["mse"].nlargest(3)]
 
 
 def default_fits(table: pd.DataFrame) -> list[float]:

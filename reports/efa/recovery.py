@@ -31,7 +31,7 @@ TARGET = Path(__file__).with_name("recovery.csv")
 # The known model: items, numbers of an embedding, heads, and positions of a sequence.
 ITEMS, WIDTH, HEADS, LENGTH = 12, 8, 2, 8
 # Sequences that train in each setting: the first of those that a seed draws. Further ones validate and test.
-SIZES = (100, 200, 400, 800, 1600)
+SIZES = (100, 200, 400, 800, 1600, 3200, 6400)
 SEEDS = range(5)
 DRAWN, VALIDATION, TEST = 6400, 1000, 2000
 # Models have the architecture of the known one.
