@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import csv
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
@@ -127,7 +129,10 @@ def predict_by_deviations(field: Field) -> np.ndarray:
 
 def learn_kernel(places: np.ndarray, values: np.ndarray) -> Kernel:
     """The covariance with the largest likelihood of all days, each with mean 0 and variance 1. values: [n, days]."""
-    return GaussianProcessRegressor(KERNEL, normalize_y=True).fit(to_sphere(places), values).kernel_
+    process = GaussianProcessRegressor(KERNEL, normalize_y=True)
+    with warnings.catch_warnings():  # if the share of each city alone is 0, its variance is at its bound
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return process.fit(to_sphere(places), values).kernel_
 
 
 def krige(kernel: Kernel, places: np.ndarray, values: np.ndarray, new: np.ndarray) -> np.ndarray:

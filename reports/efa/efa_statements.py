@@ -360,7 +360,11 @@ def _errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out_cities(table: pd.DataFrame) -> list[float]:
-    """The table "Cities that no training row has", row by row: error, attention's error less this, cities, choices."""
+    """The table "Cities that no training row has", row by row.
+
+    The error of a method; attention's error less this one, and divided by it (mean of logarithms, and both ends of its
+    interval), over choices; choices and cities where attention's is lower.
+    """
     errors = _errors_by_choice(table)
     by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
     numbers = []
@@ -368,9 +372,17 @@ def left_out_cities(table: pd.DataFrame) -> list[float]:
         numbers += with_interval(errors[method])
         if method != "attention":
             numbers += with_interval(errors["attention"] - errors[method])
+            numbers += ratio_to(table, method)
             numbers.append((errors["attention"] < errors[method]).sum())
             numbers.append((by_city["attention"] < by_city[method]).sum())
     return numbers
+
+
+def ratio_to(table: pd.DataFrame, method: str) -> list[float]:
+    """Attention's error divided by that of a method: geometric mean over choices, and both ends of its interval."""
+    errors = _errors_by_choice(table)
+    mean, half = with_interval(np.log(errors["attention"] / errors[method]))
+    return [math.exp(mean), math.exp(mean - half), math.exp(mean + half)]
 
 
 def attention_on_known_cities(table: pd.DataFrame) -> list[float]:

@@ -128,9 +128,9 @@ def score_pairs(fit: ExponentialFamilyAttention) -> dict[str, np.ndarray]:
     """The scores of all pairs of products, [products, products]; above 0 is for complements.
 
     vectors: δ·β of both, in both orders. centred vectors: the same without the means of rows and columns. vectors
-    through values, of attention: δ·f(β) in both orders, where f(β) is what a product adds to a masked position that
-    attends to nothing else. probability: log of p(other | item)/p(other), as `attngeo efa similar` ranks by. lift: log
-    of the lift by counts.
+    through values, of attention: δ·(β·Wv·Wo) of both, in both orders, for the matrices of values and outputs of all
+    heads; β·Wv·Wo is what a product adds, beside biases, to a masked position that attends to nothing else.
+    probability: log of p(other | item)/p(other), as `attngeo efa similar` ranks by. lift: log of the lift by counts.
     """
     vectors = fit.embeddings()
     center, context = (torch.tensor(vectors[name].to_numpy()) for name in ("center", "context"))
@@ -140,7 +140,8 @@ def score_pairs(fit: ExponentialFamilyAttention) -> dict[str, np.ndarray]:
     if fit.options_.model == "efa":
         layer = fit.model_.parts[0].attention.layers[0]
         with torch.no_grad():
-            scores["vectors through values"] = multiply(center, layer.add(layer.keys(context).value))
+            through = context @ layer.value.weight.T @ layer.output.weight.T
+        scores["vectors through values"] = multiply(center, through)
     size = len(fit.items_)
     for name in ("probability", "lift"):
         scores[name] = np.zeros((size, size))

@@ -104,14 +104,17 @@ def test_kriging_is_the_formula_written_out(script: dict[str, Any]) -> None:
     assert np.abs(at_known - field.test).mean() < np.abs(field.test - mean).mean()
 
 
-def test_constant_differences_of_cities_are_known_to_kriging_of_deviations(script: dict[str, Any]) -> None:
-    """Each day is the mean field of the cities plus a number: known cities are predicted almost exactly."""
-    field = make_field(script, PLACES)
-    means = field.train.mean(1, keepdims=True)
-    days = np.linspace(-5, 5, 30)
-    constant = field._replace(train=means + days, test=means + np.array([1.0, -7.0, 3.0]))
-    errors = np.abs(script["predict_by_deviations"](constant) - constant.test)
-    assert errors.max() < 0.5
+def test_kriging_of_deviations_adds_what_differs_between_cities_on_all_days(script: dict[str, Any]) -> None:
+    """If cities are warmer by a number each, its predictions rise by the same on all days, by that of near cities."""
+    near_and_far = np.array([[40.0, -100.0], [40.1, -100.0], [40.0, -99.9], [40.0, -80.0], [40.1, -80.0]])
+    field = make_field(script, np.array([[40.1, -99.9], [40.1, -80.1]]))
+    random = np.random.default_rng(3)
+    field = field._replace(places=near_and_far, train=random.normal(50, 9, (5, 30)), test=random.normal(50, 9, (5, 3)))
+    offsets = np.array([[20.0], [20.0], [20.0], [-70.0], [-70.0]])
+    warmer = field._replace(train=field.train + offsets, test=field.test + offsets)
+    rises = script["predict_by_deviations"](warmer) - script["predict_by_deviations"](field)
+    assert rises == pytest.approx(np.repeat(rises[:, :1], 3, axis=1), abs=1e-6)
+    assert rises[:, 0] == pytest.approx([20, -70], abs=15)
 
 
 def test_attention_does_not_see_the_cities_that_it_predicts(script: dict[str, Any]) -> None:
@@ -137,7 +140,7 @@ def test_rows_of_a_choice_are_errors_by_method_and_city(script: dict[str, Any]) 
     assert set(rows["choice"]) == {3}
     assert len(rows) == 2 * len(script["METHODS"]) + 3
     test = split.test.pivot(index="sequence", columns="item", values="value")
-    mean_of_day = test.drop(columns=chosen).mean(1)
+    mean_of_day = test.drop(columns=chosen).mean(axis=1)
     errors = rows[rows["method"] == "mean of the day"].set_index("city")["mse"]
     for city in chosen:
         assert errors[city] == pytest.approx(((test[city] - mean_of_day) ** 2).mean())

@@ -89,10 +89,13 @@ def test_scores_of_pairs_are_those_of_the_estimator(script: dict[str, Any], mode
     assert is_same == pytest.approx(np.zeros((5, 5)), abs=1e-4)  # up to a number for each row and column
     assert ("vectors through values" in scores) == (model == "efa")
     if model == "efa":
-        weights = {name.rpartition("layers.0.")[2]: weight for name, weight in fit.model_.state_dict().items()}
-        added = weights["output.weight"] @ weights["value.weight"]
+        # One product, and a mask that attends to it: what changes if its vector is moved is linear in δ·(β·Wv·Wo).
+        part = fit.model_.parts[0]
+        layer = part.attention.layers[0]
         vectors = {name: torch.tensor(table.to_numpy()) for name, table in fit.embeddings().items()}
-        one_order = vectors["center"] @ added @ vectors["context"].T
+        nothing = torch.zeros_like(vectors["context"])
+        added = layer.add(layer.keys(vectors["context"]).value) - layer.add(layer.keys(nothing).value)
+        one_order = part.network.decode(added).detach()
         assert scores["vectors through values"] == pytest.approx((one_order + one_order.T).numpy(), abs=1e-5)
 
 
