@@ -5,7 +5,7 @@
 writes cities.csv beside this file. A random order of the 44 cities, drawn once, gives disjoint choices of five. For
 each choice, all methods learn from the other 39 cities and predict the five from the 39 on the same day. Days are
 divided as in the paper: 2007 to 2012 train, 2013 to 2016 decide when attention stops, 2017 to 2019 test. Rows that the
-file has already are kept, so that the same command resumes it. All of them take about MINUTES minutes on one core.
+file has already are kept, so that the same command resumes it. All of them take about three minutes on one core.
 """
 
 from __future__ import annotations

@@ -331,26 +331,43 @@ def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> lis
     return with_interval(pd.Series(slopes))
 
 
+def excess_at(table: pd.DataFrame, model: str, size: int) -> float:
+    """Mean excess of a model over seeds, with this number of training sequences."""
+    return float(_by_size(table, model, "excess").loc[size].mean())
+
+
 def known_cross_entropy(table: pd.DataFrame) -> list[float]:
     """Of the known model itself on its test sequences, over seeds."""
     return with_interval(table[table["model"] == "bayes"]["value"])
 
 
+def _select_scores(table: pd.DataFrame, baskets: int) -> pd.DataFrame:
+    """The rows of planted pairs, with the share of pairs whose score has the right sign in the column right_sign."""
+    rows = table[(table["baskets"] == baskets) & table["auc"].notna()]
+    is_together = rows["pairs"] == "complements"
+    return rows.assign(right_sign=rows["positive"].where(is_together, 1 - rows["positive"]))
+
+
 def planted_scores(table: pd.DataFrame, baskets: int) -> list[float]:
     """A table of "Planted complements and substitutes", row by row: share with the right sign, and AUC, by kind."""
-    rows = table[(table["baskets"] == baskets) & table["auc"].notna()]
     numbers = []
-    for _, score in rows.groupby(["model", "score"], sort=False):
-        for kind, pairs in score.groupby("pairs", sort=False):
-            right = pairs["positive"] if kind == "complements" else 1 - pairs["positive"]
-            numbers += [*with_interval(right), *with_interval(pairs["auc"])]
+    for _, score in _select_scores(table, baskets).groupby(["model", "score"], sort=False):
+        for _, pairs in score.groupby("pairs", sort=False):
+            numbers += [*with_interval(pairs["right_sign"]), *with_interval(pairs["auc"])]
     return numbers
 
 
-def unrelated_pairs(table: pd.DataFrame, model: str, score: str, column: str) -> list[float]:
-    """A column of the rows of unrelated pairs, in 500 baskets and in 2,000, over seeds."""
-    rows = table[(table["pairs"] == "unrelated") & (table["model"] == model) & (table["score"] == score)]
-    return [number for _, values in rows.groupby("baskets")[column] for number in with_interval(values)]
+def planted_means(table: pd.DataFrame, baskets: int, model: str, score: str, column: str) -> list[float]:
+    """Means over seeds of a column, for the three kinds of planted pairs in the order of the tables."""
+    rows = _select_scores(table, baskets)
+    rows = rows[(rows["model"] == model) & (rows["score"] == score)]
+    return [*rows.groupby("pairs", sort=False)[column].mean()]
+
+
+def unrelated_mean(table: pd.DataFrame, baskets: int, model: str, score: str, column: str) -> float:
+    """Mean over seeds of a column of the rows of unrelated pairs."""
+    rows = table[(table["pairs"] == "unrelated") & (table["baskets"] == baskets)]
+    return float(rows[(rows["model"] == model) & (rows["score"] == score)][column].mean())
 
 
 def _errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
@@ -390,10 +407,17 @@ def attention_on_known_cities(table: pd.DataFrame) -> list[float]:
     return with_interval(table[table["city"] == "the other 39 cities"]["mse"])
 
 
-def hardest_cities(table: pd.DataFrame, method: str) -> list[float]:
-    """The largest errors of a method among the left-out cities: the two largest, and the third."""
-    rows = table[(table["method"] == method) & (table["city"] != "the other 39 cities")]
-    return [*rows["mse"].nlargest(3)]
+def difference_from(table: pd.DataFrame, method: str) -> list[float]:
+    """Attention's error less that of a method, over choices."""
+    errors = _errors_by_choice(table)
+    return with_interval(errors["attention"] - errors[method])
+
+
+def hardest_cities(table: pd.DataFrame) -> list[float]:
+    """The three largest errors of attention, and those of kriging in the same cities."""
+    by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
+    hardest = by_city.nlargest(3, "attention")
+    return [*hardest["attention"], *hardest["kriging"]]
 
 
 def default_fits(table: pd.DataFrame) -> list[float]:

@@ -3,7 +3,7 @@
     python reports/efa/planted.py
 
 writes planted.csv beside this file. Each seed draws how popular its products are, its baskets and the starts of its
-fits. Rows that the file has already are kept, so that the same command resumes it. All of them take about MINUTES
+fits. Rows that the file has already are kept, so that the same command resumes it. All of them take about two
 minutes on one core.
 
 Products form groups that are independent of each other: pairs of complements, pairs of substitutes, triples of two

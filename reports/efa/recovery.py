@@ -5,7 +5,7 @@
 writes recovery.csv beside this file: test cross-entropies, the epochs of each training, and the excess, which is the
 mean divergence of the known model's probabilities of the next item from those of the fit. Each seed draws its own
 sequences and starts. Rows that the file has already are kept, so that the same command resumes it. All of them take
-about MINUTES minutes on one core.
+about eight minutes on one core.
 """
 
 from __future__ import annotations
