@@ -103,7 +103,8 @@ def predict_by_distance(field: Field) -> np.ndarray:
     between = measure_distances(field.places, "haversine")
     np.fill_diagonal(between, np.inf)
     errors = [np.square(_weigh(between, power) @ field.train - field.train).mean() for power in POWERS]
-    return _weigh(measure_to(field), POWERS[int(np.argmin(errors))]) @ field.test
+    means: np.ndarray = _weigh(measure_to(field), POWERS[int(np.argmin(errors))]) @ field.test
+    return means
 
 
 def _weigh(distances: np.ndarray, power: float) -> np.ndarray:
@@ -124,7 +125,8 @@ def predict_by_deviations(field: Field) -> np.ndarray:
     means = field.train.mean(1, keepdims=True)
     of_means = krige(learn_kernel(field.places, means), field.places, means, field.new)
     kernel = learn_kernel(field.places, field.train - means)
-    return of_means + krige(kernel, field.places, field.test - means, field.new)
+    predicted: np.ndarray = of_means + krige(kernel, field.places, field.test - means, field.new)
+    return predicted
 
 
 def learn_kernel(places: np.ndarray, values: np.ndarray) -> Kernel:

@@ -333,7 +333,8 @@ def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> lis
 
 def excess_at(table: pd.DataFrame, model: str, size: int) -> float:
     """Mean excess of a model over seeds, with this number of training sequences."""
-    return float(_by_size(table, model, "excess").loc[size].mean())
+    by_seed: pd.Series[float] = _by_size(table, model, "excess").loc[size]
+    return by_seed.mean()
 
 
 def known_cross_entropy(table: pd.DataFrame) -> list[float]:
@@ -389,7 +390,7 @@ def left_out_cities(table: pd.DataFrame) -> list[float]:
         numbers += with_interval(errors[method])
         if method != "attention":
             numbers += with_interval(errors["attention"] - errors[method])
-            numbers += ratio_to(table, method)
+            numbers += ratio_to(table, str(method))
             numbers.append((errors["attention"] < errors[method]).sum())
             numbers.append((by_city["attention"] < by_city[method]).sum())
     return numbers
@@ -398,7 +399,7 @@ def left_out_cities(table: pd.DataFrame) -> list[float]:
 def ratio_to(table: pd.DataFrame, method: str) -> list[float]:
     """Attention's error divided by that of a method: geometric mean over choices, and both ends of its interval."""
     errors = _errors_by_choice(table)
-    mean, half = with_interval(np.log(errors["attention"] / errors[method]))
+    mean, half = with_interval((errors["attention"] / errors[method]).map(math.log))
     return [math.exp(mean), math.exp(mean - half), math.exp(mean + half)]
 
 

@@ -138,7 +138,7 @@ def score_pairs(fit: ExponentialFamilyAttention) -> dict[str, np.ndarray]:
     means = products.mean(0)
     scores = {"vectors": products, "centred vectors": products - means - means[:, None] + means.mean()}
     if fit.options_.model == "efa":
-        layer = fit.model_.parts[0].attention.layers[0]
+        layer: Any = fit.model_.parts[0].attention.layers[0]
         with torch.no_grad():
             through = context @ layer.value.weight.T @ layer.output.weight.T
         scores["vectors through values"] = multiply(center, through)
