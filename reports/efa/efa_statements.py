@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 ERRORS = ("mse", "cross_entropy", "loss")
@@ -19,6 +20,8 @@ NEIGHBORS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 # Of table 3 of the paper.
 PRODUCTS = ("Asparagus", "Carrots", "Fresh Cauliflower", "Organic Avocado")
 ITEM_BASELINES = ("unigram", "unigram-without-repeats", "softmax-regression")
+# Half of a 95% interval of Student's t in standard errors, by the number of values.
+STUDENT = {5: 2.7764, 6: 2.5706}
 DATA = ("baskets", "baskets in order", "movies", "movies in order", "ratings", "temperatures")
 
 
@@ -26,6 +29,11 @@ def round_up(value: float, decimals: int) -> float:
     """The least number with so many decimals that is not below the value."""
     scale = 10.0**decimals
     return math.ceil(value * scale) / scale
+
+
+def with_interval(values: pd.Series[Any]) -> list[float]:
+    """Mean, and half of the 95% interval."""
+    return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
 
 
 def select_errors(table: pd.DataFrame, experiment: str, model: str, direction: str, setting: str = "") -> pd.DataFrame:
@@ -295,10 +303,122 @@ def shared_products(table: pd.DataFrame) -> list[float]:
     return [shared["bidir_fm"], shared["unidir_fm"], 5 * lists.size()["bidir_fm"], shared["unidir_efa"]]
 
 
-def recovery_errors(table: pd.DataFrame) -> pd.DataFrame:
-    """The table "Recovering a known model"."""
-    errors = table[table["model"].isin(["efa", "fm"]) & (table["metric"] == "cross_entropy")]
-    return errors.pivot(index="model", columns="setting", values="value")[["N=100", "N=400", "N=1600", "N=6400"]]
+def _by_size(table: pd.DataFrame, model: str, metric: str) -> pd.DataFrame:
+    """A metric of fits to the known model: a row for each number of training sequences, a column for each seed."""
+    rows = table[(table["model"] == model) & (table["metric"] == metric)]
+    return rows.assign(size=rows["setting"].str[2:].astype(int)).pivot(index="size", columns="seed", values="value")
+
+
+def recovery_errors(table: pd.DataFrame) -> list[float]:
+    """The table "Recovering a known model", row by row."""
+    columns = [_by_size(table, "efa", "cross_entropy"), _by_size(table, "efa", "excess")]
+    columns.append(_by_size(table, "fm", "excess"))
+    numbers = []
+    for size in columns[0].index:
+        numbers.append(size)
+        for column in columns:
+            numbers += with_interval(column.loc[size])
+    return numbers
+
+
+def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> list[float]:
+    """Slope of the log of attention's excess over the log of the number of sequences, over seeds.
+
+    least, most: the numbers of sequences that count.
+    """
+    excess = _by_size(table, "efa", "excess").loc[least:most]
+    slopes = [np.polyfit(np.log(excess.index), np.log(excess[seed]), 1)[0] for seed in excess]
+    return with_interval(pd.Series(slopes))
+
+
+def excess_at(table: pd.DataFrame, model: str, size: int) -> float:
+    """Mean excess of a model over seeds, with this number of training sequences."""
+    by_seed: pd.Series[float] = _by_size(table, model, "excess").loc[size]
+    return by_seed.mean()
+
+
+def known_cross_entropy(table: pd.DataFrame) -> list[float]:
+    """Of the known model itself on its test sequences, over seeds."""
+    return with_interval(table[table["model"] == "bayes"]["value"])
+
+
+def _select_scores(table: pd.DataFrame, baskets: int) -> pd.DataFrame:
+    """The rows of planted pairs, with the share of pairs whose score has the right sign in the column right_sign."""
+    rows = table[(table["baskets"] == baskets) & table["auc"].notna()]
+    is_together = rows["pairs"] == "complements"
+    return rows.assign(right_sign=rows["positive"].where(is_together, 1 - rows["positive"]))
+
+
+def planted_scores(table: pd.DataFrame, baskets: int) -> list[float]:
+    """A table of "Planted complements and substitutes", row by row: share with the right sign, and AUC, by kind."""
+    numbers = []
+    for _, score in _select_scores(table, baskets).groupby(["model", "score"], sort=False):
+        for _, pairs in score.groupby("pairs", sort=False):
+            numbers += [*with_interval(pairs["right_sign"]), *with_interval(pairs["auc"])]
+    return numbers
+
+
+def planted_means(table: pd.DataFrame, baskets: int, model: str, score: str, column: str) -> list[float]:
+    """Means over seeds of a column, for the three kinds of planted pairs in the order of the tables."""
+    rows = _select_scores(table, baskets)
+    rows = rows[(rows["model"] == model) & (rows["score"] == score)]
+    return [*rows.groupby("pairs", sort=False)[column].mean()]
+
+
+def unrelated_mean(table: pd.DataFrame, baskets: int, model: str, score: str, column: str) -> float:
+    """Mean over seeds of a column of the rows of unrelated pairs."""
+    rows = table[(table["pairs"] == "unrelated") & (table["baskets"] == baskets)]
+    return float(rows[(rows["model"] == model) & (rows["score"] == score)][column].mean())
+
+
+def _errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean errors of the left-out cities: a row for each choice, a column for each method."""
+    left_out = table[table["city"] != "the other 39 cities"]
+    return left_out.pivot_table(index="choice", columns="method", values="mse", sort=False)
+
+
+def left_out_cities(table: pd.DataFrame) -> list[float]:
+    """The table "Cities that no training row has", row by row.
+
+    The error of a method; attention's error less this one, and divided by it (mean of logarithms, and both ends of its
+    interval), over choices; choices and cities where attention's is lower.
+    """
+    errors = _errors_by_choice(table)
+    by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
+    numbers = []
+    for method in errors:
+        numbers += with_interval(errors[method])
+        if method != "attention":
+            numbers += with_interval(errors["attention"] - errors[method])
+            numbers += ratio_to(table, str(method))
+            numbers.append((errors["attention"] < errors[method]).sum())
+            numbers.append((by_city["attention"] < by_city[method]).sum())
+    return numbers
+
+
+def ratio_to(table: pd.DataFrame, method: str) -> list[float]:
+    """Attention's error divided by that of a method: geometric mean over choices, and both ends of its interval."""
+    errors = _errors_by_choice(table)
+    mean, half = with_interval((errors["attention"] / errors[method]).map(math.log))
+    return [math.exp(mean), math.exp(mean - half), math.exp(mean + half)]
+
+
+def attention_on_known_cities(table: pd.DataFrame) -> list[float]:
+    """The error on the cities that trained, over choices."""
+    return with_interval(table[table["city"] == "the other 39 cities"]["mse"])
+
+
+def difference_from(table: pd.DataFrame, method: str) -> list[float]:
+    """Attention's error less that of a method, over choices."""
+    errors = _errors_by_choice(table)
+    return with_interval(errors["attention"] - errors[method])
+
+
+def hardest_cities(table: pd.DataFrame) -> list[float]:
+    """The three largest errors of attention, and those of kriging in the same cities."""
+    by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
+    hardest = by_city.nlargest(3, "attention")
+    return [*hardest["attention"], *hardest["kriging"]]
 
 
 def default_fits(table: pd.DataFrame) -> list[float]:
