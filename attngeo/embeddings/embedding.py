@@ -54,6 +54,8 @@ class Embedding:
         pieces: a function from a word to the rows of its tokens, or to None if a part of the word has no token. The
             attribute is None if the table has no tokeniser.
         notes: messages for the user about how the table was read.
+        before: ids of the special tokens that its tokeniser puts before a text, in order.
+        after: ids of those that it puts after a text.
     """
 
     ref: str
@@ -64,6 +66,8 @@ class Embedding:
     revision: str | None = None
     pieces: Callable[[str], list[int] | None] | None = None
     notes: tuple[str, ...] = ()
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     @classmethod
     def from_words(

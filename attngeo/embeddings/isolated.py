@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,6 +47,9 @@ SECONDS_PER_MILLION = 1
 SECONDS_FOR_WORD = 2
 # Tokens of one word. A word of a thousand letters has as many bytes, or a few times as many.
 MOST_WORD_TOKENS = 10_000
+# A text that shows which special tokens are put around texts, and how many tokens are tried if it has none.
+PROBE = "a"
+MOST_PROBES = 100
 # The program of the process. Folders in which its packages are come after those of Python itself.
 PROGRAM = "import sys; sys.path += sys.argv[1:]; from attngeo.embeddings.isolated import serve; serve()"
 # Bytes that say how long the file is.
@@ -65,6 +69,8 @@ class FastTokens:
         tokens: id → token.
         special: ids that no text gives, and the id of unknown tokens.
         added: ids of tokens that were added after training, special or not.
+        before: ids of the special tokens that it puts before a text, in order.
+        after: ids of those that it puts after a text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -82,6 +88,7 @@ class FastTokens:
         self.special = frozenset(special)
         self.added = frozenset(decoder)
         self._tokenizer = tokenizer
+        self.before, self.after = self._find_frame()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens around it; empty if it fails, or a part of it has no token."""
@@ -96,6 +103,18 @@ class FastTokens:
         is_complete = all(position in covered for position, letter in enumerate(text) if letter.isalnum())
         return list(encoding.ids) if is_complete else []
 
+    def _find_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens before and after a text: they do not depend on it, if it has a token."""
+        for text in (PROBE, *islice(self.tokens.values(), MOST_PROBES)):
+            try:
+                encoding = self._tokenizer.encode(text)
+            except Exception:  # as in `encode`
+                continue
+            places = [place for place, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+            if places:
+                return tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :])
+        return (), ()
+
 
 class IsolatedTokenizer:
     """A tokenizer.json, read and run in a separate process. The process ends with this object.
@@ -109,6 +128,8 @@ class IsolatedTokenizer:
         tokens: as for `FastTokens`.
         special: as for `FastTokens`.
         added: as for `FastTokens`.
+        before: as for `FastTokens`.
+        after: as for `FastTokens`.
 
     Raises:
         CorruptCheckpointError: the file cannot be read, or needs more memory or time than allowed.
@@ -136,6 +157,8 @@ class IsolatedTokenizer:
         self.tokens: dict[int, str] = dict(zip(described["ids"], described["tokens"], strict=True))
         self.special = frozenset(described["special"])
         self.added = frozenset(described["added"])
+        self.before = tuple(described["before"])
+        self.after = tuple(described["after"])
 
     def encode(self, text: str) -> list[int]:
         """As `FastTokens.encode`. Raises CorruptCheckpointError if the file's rules fail, or take too much."""
@@ -233,6 +256,8 @@ def serve() -> None:
             "tokens": list(tokens.tokens.values()),
             "special": sorted(tokens.special),
             "added": sorted(tokens.added),
+            "before": tokens.before,
+            "after": tokens.after,
         }
 
     _answer(answers, read)
