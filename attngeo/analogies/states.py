@@ -166,19 +166,19 @@ def read_states(
     first = _run(stack, batches[0].ids[:1].to(device))
     wanted = _check_layers(layers, len(first), embedding.ref)
     at_once = max(1, options.memory // (count * FLOAT32 * max(states.shape[-1] for states in first)))
+    words = len(lexicon.candidates)
     for start in range(0, len(wanted), at_once):
         group = wanted[start : start + at_once]
         tables = [torch.zeros(count, first[layer].shape[-1]) for layer in group]
         done = 0
         for places, ids in batches:
-            session.progress(
-                Progress("prepare", f"hidden states of {len(lexicon.candidates):,} words", done, count, "steps")
-            )
+            session.progress(Progress("prepare", "hidden states", done, words, "steps"))
             states = _run(stack, ids.to(device))
             inside = slice(len(embedding.before), ids.shape[1] - len(embedding.after))
             for layer, table in zip(group, tables, strict=True):
                 table[places] = states[layer][:, inside].mean(1).float().cpu()
             done += len(places)
+        log.info("%s: hidden states of %d words after layers %s", embedding.ref, words, ", ".join(map(str, group)))
         for layer in group:
             table = tables.pop(0)
             if not table.isfinite().all():

@@ -61,7 +61,9 @@ def measure(setting: Setting, path: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     result = attngeo.analogy(path, layers=setting.layers, memory=MEMORY, **setting.options)
     tables = []
     for table in (result.rows, result.comparisons):
-        rows = table[table["level"] != "category"].drop(columns=["revision", "other", "other_revision"], errors="ignore")
+        rows = table[table["level"] != "category"].drop(
+            columns=["revision", "other", "other_revision"], errors="ignore"
+        )
         rows = rows.assign(model=setting.model)
         rows.insert(1, "setting", setting.name)
         tables.append(rows)
