@@ -69,14 +69,14 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
         about["helpful"] = _find_helpful(embedding, questions, words, options, len(known))
     frames = [_answer(frame, lexicon, rows, options, session)]
     if options.layers is not None and known:
-        from attngeo.analogies.states import describe_frame, open_stack, put_before, read_states
+        from attngeo.analogies.states import describe_frame, find_frame, open_stack, read_states
 
-        if options.first_token is not None:
-            embedding = put_before(embedding, options.first_token)
-            lexicon = replace(lexicon, embedding=embedding)
+        frame_of_words = find_frame(embedding, options.first_token)
+        model_notes.append(describe_frame(embedding, frame_of_words))
         with open_stack(model, session) as stack:
-            model_notes += [*filter(None, [describe_frame(embedding), stack.note])]
-            for layer, contextual in read_states(stack, lexicon, options.layers, options, session):
+            if stack.note:
+                model_notes.append(stack.note)
+            for layer, contextual in read_states(stack, lexicon, frame_of_words, options, session):
                 answers = _answer(frame, contextual, rows, options, session)
                 frames.append(answers.assign(layer=layer))
     frame = pd.concat(frames, ignore_index=True)

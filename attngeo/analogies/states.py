@@ -28,6 +28,7 @@ from attngeo.analogies.options import AnalogyOptions
 from attngeo.checkpoints.opening import open_store
 from attngeo.devices import explain_memory, pick_device
 from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.isolated import Frame
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
@@ -77,19 +78,26 @@ class Batch(NamedTuple):
     ids: Tensor
 
 
-def put_before(embedding: Embedding, token: str) -> Embedding:
-    """A table whose words are run with a token before everything else. Raises UsageError for an unknown token."""
-    if token not in embedding.labels:
+def find_frame(embedding: Embedding, first_token: str | None) -> Frame:
+    """The special tokens around a word. first_token: one that comes before them.
+
+    Raises UsageError if the vocabulary lacks it.
+    """
+    assert embedding.find_frame is not None  # a checkpoint has a tokeniser
+    before, after = embedding.find_frame()
+    if first_token is None:
+        return Frame(before, after)
+    if first_token not in embedding.labels:
         raise UsageError(
-            f"{embedding.ref} has no token {token!r:.60}, which $first_token names; expected one of the vocabulary",
+            f"{embedding.ref} has no token {first_token!r:.60}, which $first_token names, in its vocabulary",
             "first_token",
         )
-    return replace(embedding, before=(embedding.labels.index(token), *embedding.before))
+    return Frame((embedding.labels.index(first_token), *before), after)
 
 
-def describe_frame(embedding: Embedding) -> str:
+def describe_frame(embedding: Embedding, frame: Frame) -> str:
     """How a word is run: with which special tokens."""
-    before, after = ([embedding.labels[row] for row in rows] for rows in (embedding.before, embedding.after))
+    before, after = ([embedding.labels[row] for row in rows] for rows in frame)
     if not before and not after:
         return "the tokeniser puts no special tokens around a text: hidden states are those of a word at position 0"
     return f"hidden states are those of words in {' '.join([*before, 'WORD', *after])}"
@@ -138,7 +146,7 @@ def find_stack(model: nn.Module) -> Stack:
 
 
 def read_states(
-    stack: Stack, lexicon: Lexicon, layers: Iterable[int], options: AnalogyOptions, session: Session
+    stack: Stack, lexicon: Lexicon, frame: Frame, options: AnalogyOptions, session: Session
 ) -> Iterator[tuple[int, Lexicon]]:
     """Each layer with the lexicon whose vectors are the hidden states after it, in ascending order.
 
@@ -148,8 +156,8 @@ def read_states(
     Args:
         stack: what runs.
         lexicon: words and candidates of the table.
-        layers: numbers of layers, counted from 0.
-        options: memory and device.
+        frame: the tokens around each word.
+        options: the layers, counted from 0; memory and device.
         session: progress.
 
     Raises:
@@ -162,9 +170,9 @@ def read_states(
     count = rows + len(lexicon.composed)
     device = pick_device(options.device)
     stack.module.to(device)
-    batches = list(_make_batches(lexicon))
+    batches = list(_make_batches(lexicon, frame))
     first = _run(stack, batches[0].ids[:1].to(device))
-    wanted = _check_layers(layers, len(first), embedding.ref)
+    wanted = _check_layers(options.layers or (), len(first), embedding.ref)
     at_once = max(1, options.memory // (count * FLOAT32 * max(states.shape[-1] for states in first)))
     words = len(lexicon.candidates)
     for start in range(0, len(wanted), at_once):
@@ -174,7 +182,7 @@ def read_states(
         for places, ids in batches:
             session.progress(Progress("prepare", "hidden states", done, words, "steps"))
             states = _run(stack, ids.to(device))
-            inside = slice(len(embedding.before), ids.shape[1] - len(embedding.after))
+            inside = slice(len(frame.before), ids.shape[1] - len(frame.after))
             for layer, table in zip(group, tables, strict=True):
                 table[places] = states[layer][:, inside].mean(1).float().cpu()
             done += len(places)
@@ -189,14 +197,13 @@ def read_states(
             yield layer, replace(lexicon, embedding=contextual, composed=table[rows:])
 
 
-def _make_batches(lexicon: Lexicon) -> Iterator[Batch]:
+def _make_batches(lexicon: Lexicon, frame: Frame) -> Iterator[Batch]:
     """The candidates in groups of equally many tokens, so that no token is padded."""
-    embedding = lexicon.embedding
-    rows = len(embedding.labels)
+    rows = len(lexicon.embedding.labels)
     by_length: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for place in lexicon.candidates.tolist():
         tokens = (place,) if place < rows else lexicon.composed_tokens[place - rows]
-        by_length[len(tokens)].append((place, (*embedding.before, *tokens, *embedding.after)))
+        by_length[len(tokens)].append((place, (*frame.before, *tokens, *frame.after)))
     for words in by_length.values():
         size = max(1, TOKENS_AT_ONCE // len(words[0][1]))
         for start in range(0, len(words), size):

@@ -9,6 +9,7 @@ ends with the process that started it. Its memory is limited on Linux, its time 
 
     length of tokenizer.json, 8 bytes, and its text →     ← a line of JSON: the tokens, or why there are none
     a line of JSON: a word →                              ← a line of JSON: the ids of its tokens, or why there are none
+    a line of JSON: null →                                ← a line of JSON: the special tokens before and after a text
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -59,6 +60,18 @@ PAGES = Path("/proc/self/statm")
 ADVICE = "copy or download it again, or give another revision"
 
 
+class Frame(NamedTuple):
+    """The special tokens that a tokeniser puts around a text.
+
+    Attributes:
+        before: ids of those before it, in order.
+        after: ids of those after it.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
 class FastTokens:
     """The tokens of a tokeniser of `tokenizers`, and its cutting of texts. Changes the tokeniser's settings.
 
@@ -69,8 +82,6 @@ class FastTokens:
         tokens: id → token.
         special: ids that no text gives, and the id of unknown tokens.
         added: ids of tokens that were added after training, special or not.
-        before: ids of the special tokens that it puts before a text, in order.
-        after: ids of those that it puts after a text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -88,7 +99,6 @@ class FastTokens:
         self.special = frozenset(special)
         self.added = frozenset(decoder)
         self._tokenizer = tokenizer
-        self.before, self.after = self._find_frame()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens around it; empty if it fails, or a part of it has no token."""
@@ -103,7 +113,7 @@ class FastTokens:
         is_complete = all(position in covered for position, letter in enumerate(text) if letter.isalnum())
         return list(encoding.ids) if is_complete else []
 
-    def _find_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def find_frame(self) -> Frame:
         """The special tokens before and after a text: they do not depend on it, if it has a token."""
         for text in (PROBE, *islice(self.tokens.values(), MOST_PROBES)):
             try:
@@ -112,8 +122,8 @@ class FastTokens:
                 continue
             places = [place for place, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
             if places:
-                return tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :])
-        return (), ()
+                return Frame(tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :]))
+        return Frame((), ())
 
 
 class IsolatedTokenizer:
@@ -128,8 +138,6 @@ class IsolatedTokenizer:
         tokens: as for `FastTokens`.
         special: as for `FastTokens`.
         added: as for `FastTokens`.
-        before: as for `FastTokens`.
-        after: as for `FastTokens`.
 
     Raises:
         CorruptCheckpointError: the file cannot be read, or needs more memory or time than allowed.
@@ -157,18 +165,24 @@ class IsolatedTokenizer:
         self.tokens: dict[int, str] = dict(zip(described["ids"], described["tokens"], strict=True))
         self.special = frozenset(described["special"])
         self.added = frozenset(described["added"])
-        self.before = tuple(described["before"])
-        self.after = tuple(described["after"])
 
     def encode(self, text: str) -> list[int]:
         """As `FastTokens.encode`. Raises CorruptCheckpointError if the file's rules fail, or take too much."""
-        shown = f"tokenises {text!r:.60}"
-        with about(self._ref):
-            answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
-            if "error" in answer:
-                raise CorruptCheckpointError(f"{answer['error']} when it {shown}; {ADVICE}", subject=self._file)
-        ids: list[int] = answer["ids"]
+        ids: list[int] = self._request(text, f"tokenises {text!r:.60}")["ids"]
         return ids
+
+    def find_frame(self) -> Frame:
+        """As `FastTokens.find_frame`. Raises CorruptCheckpointError as `encode` does."""
+        answer = self._request(None, "puts special tokens around a text")
+        return Frame(tuple(answer["before"]), tuple(answer["after"]))
+
+    def _request(self, request: str | None, what: str) -> dict[str, Any]:
+        """The answer to a line of JSON."""
+        with about(self._ref):
+            answer = self._ask(json.dumps(request).encode() + b"\n", what, SECONDS_FOR_WORD)
+            if "error" in answer:
+                raise CorruptCheckpointError(f"{answer['error']} when it {what}; {ADVICE}", subject=self._file)
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         folders = dict.fromkeys(_find_folder(name) for name in ("attngeo", "tokenizers"))
@@ -256,18 +270,19 @@ def serve() -> None:
             "tokens": list(tokens.tokens.values()),
             "special": sorted(tokens.special),
             "added": sorted(tokens.added),
-            "before": tokens.before,
-            "after": tokens.after,
         }
 
     _answer(answers, read)
     for line in requests:
         _limit_time(SECONDS_FOR_WORD)
-        _answer(answers, partial(_cut, tokens, json.loads(line)))
+        _answer(answers, partial(_respond, tokens, json.loads(line)))
 
 
-def _cut(tokens: FastTokens | None, word: str) -> dict[str, Any]:
+def _respond(tokens: FastTokens | None, word: str | None) -> dict[str, Any]:
+    """The tokens of a word; for None, the special tokens around a text."""
     assert tokens is not None
+    if word is None:
+        return tokens.find_frame()._asdict()
     ids = tokens.encode(word)
     if len(ids) > MOST_WORD_TOKENS:
         return {"error": f"{len(ids):,} tokens, expected at most {MOST_WORD_TOKENS:,}"}

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, rea
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
-from attngeo.embeddings.isolated import PROBE, FastTokens, IsolatedTokenizer
+from attngeo.embeddings.isolated import PROBE, FastTokens, Frame, IsolatedTokenizer
 from attngeo.errors import (
     CorruptCheckpointError,
     NetworkError,
@@ -71,16 +72,14 @@ class ModelTokenizer:
         special: ids that no text gives, and the id of unknown tokens.
         added: ids of tokens that were added after training, special or not.
         encode: function that gives the ids of a text, without special tokens around it; empty if it fails.
-        before: ids of the special tokens that the tokeniser puts before a text, in order.
-        after: ids of those that it puts after a text.
+        find_frame: function that gives the special tokens around a text.
     """
 
     tokens: Mapping[int, str]
     special: frozenset[int]
     added: frozenset[int]
     encode: Encode
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
+    find_frame: Callable[[], Frame]
 
     def pieces(self, word: str) -> list[int] | None:
         """The ids of a word's tokens in running text. None if a part of the word has no token."""
@@ -111,22 +110,22 @@ def take_tokenizer(tokenizer: Any) -> ModelTokenizer:
             frozenset(tokenizer.all_special_ids),
             frozenset(tokenizer.added_tokens_decoder),
             lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-            *_find_frame(tokenizer),
+            partial(_find_frame, tokenizer),
         )
     raise UsageError(
         f"$tokenizer is {name_type(tokenizer)}, expected a tokenizer from transformers or tokenizers", "tokenizer"
     )
 
 
-def _find_frame(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _find_frame(tokenizer: Any) -> Frame:
     """The special tokens that a tokeniser written in Python puts before and after a text."""
     inside = list(tokenizer.encode(PROBE, add_special_tokens=False))
     ids = list(tokenizer.encode(PROBE))
     for start in range(len(ids) - len(inside) + 1):
         end = start + len(inside)
         if inside and ids[start:end] == inside:
-            return tuple(ids[:start]), tuple(ids[end:])
-    return (), ()
+            return Frame(tuple(ids[:start]), tuple(ids[end:]))
+    return Frame((), ())
 
 
 def read_tokenizer(store: TensorStore) -> ModelTokenizer:
@@ -295,15 +294,13 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
 def _wrap_fast(tokenizer: Any) -> ModelTokenizer:
     """A tokeniser of `tokenizers` in this process, for one that the user or attngeo has made."""
     fast = FastTokens(tokenizer)
-    return ModelTokenizer(fast.tokens, fast.special, fast.added, fast.encode, fast.before, fast.after)
+    return ModelTokenizer(fast.tokens, fast.special, fast.added, fast.encode, fast.find_frame)
 
 
 def _isolate(text: str, file: str, ref: str) -> ModelTokenizer:
     """The tokeniser of a tokenizer.json that came with a checkpoint. text: the content of the file. file: its name."""
     isolated = IsolatedTokenizer(text, file, ref)
-    return ModelTokenizer(
-        isolated.tokens, isolated.special, isolated.added, isolated.encode, isolated.before, isolated.after
-    )
+    return ModelTokenizer(isolated.tokens, isolated.special, isolated.added, isolated.encode, isolated.find_frame)
 
 
 @contextmanager

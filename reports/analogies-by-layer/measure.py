@@ -24,6 +24,8 @@ SMOLLM2 = "SmolLM2-135M-Instruct"
 WHISPER = "whisper-base"
 # The token with which texts begin, by the header of SmolLM2's file. Its tokeniser does not put it there.
 START = "<|im_start|>"
+# Answers of the settings of frequent words: the first ones of the vocabulary, whose order is that of merges.
+FREQUENT = 10_000
 # All layers of SmolLM2 are kept of one run.
 MEMORY = "4GB"
 DIGITS = "%.6g"
@@ -46,13 +48,13 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting(MINILM, "0-5", "raw", {}),
-    Setting(WHISPER, "0-5", "raw", {}),
-    Setting(SMOLLM2, "0-29", "raw", {}),
-    Setting(SMOLLM2, "0-29", "after the start token", {"first_token": START}),
-    Setting(MINILM, "0-5", "centred", {"center": True}),
-    Setting(WHISPER, "0-5", "centred", {"center": True}),
-    Setting(SMOLLM2, "0-29", "centred", {"center": True}),
+    Setting(MINILM, "0-5", "all words", {}),
+    Setting(WHISPER, "0-5", "all words", {}),
+    Setting(SMOLLM2, "0-29", "all words", {}),
+    Setting(SMOLLM2, "0-29", "frequent words", {"limit": FREQUENT}),
+    Setting(SMOLLM2, "0-29", "frequent words after the start token", {"limit": FREQUENT, "first_token": START}),
+    Setting(MINILM, "0-5", "all words, centred", {"center": True}),
+    Setting(WHISPER, "0-5", "all words, centred", {"center": True}),
 )
 
 

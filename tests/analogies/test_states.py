@@ -284,7 +284,7 @@ def test_a_model_that_does_not_run_is_refused(tmp_path: Path) -> None:
         with refuses(UnsupportedModelError, str(path), fact):
             ask(tmp_path, path, lines, layers=[0])
     path, _, _ = save(tmp_path, "gpt2")
-    word = "unbelievable" * 20
+    word = "xyz" * 40
     with refuses(UnsupportedModelError, str(path), "GPT2Model", "tokens alone", "layers"):
         ask(tmp_path, path, [f"king queen man {word}"], layers=[0], subwords="mean")
 
