@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,12 +181,26 @@ def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
         return _build_word_piece(tokens, values)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
-        return _load("PreTrainedTokenizerFast", path.parent, ref, gguf_file=path.name)
+        tokenizer = _load("PreTrainedTokenizerFast", path.parent, ref, gguf_file=path.name)
     except Exception as error:  # anything, such as a KeyError for a file without scores
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModelError(
             f"transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
+    return replace(tokenizer, find_frame=partial(_read_frame, values, tokenizer))
+
+
+def _read_frame(values: Mapping[str, Any], tokenizer: ModelTokenizer) -> Frame:
+    """The special tokens around a text that a GGUF file states, which transformers leaves out.
+
+    Without a statement, only SentencePiece's models put a token before a text, as in llama.cpp.
+    """
+    ids: list[tuple[int, ...]] = []
+    for token, is_usual in (("bos", values.get(f"{VOCABULARY}.model") == "llama"), ("eos", False)):
+        number = values.get(f"{VOCABULARY}.{token}_token_id")
+        is_added = bool(values.get(f"{VOCABULARY}.add_{token}_token", is_usual))
+        ids.append((number,) if is_added and isinstance(number, int) and number in tokenizer.tokens else ())
+    return Frame(*ids)
 
 
 def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> ModelTokenizer:
