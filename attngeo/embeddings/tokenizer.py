@@ -187,10 +187,10 @@ def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
         raise UnsupportedModelError(
             f"transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
-    return replace(tokenizer, find_frame=partial(_read_frame, values, tokenizer))
+    return replace(tokenizer, find_frame=partial(_read_frame, values))
 
 
-def _read_frame(values: Mapping[str, Any], tokenizer: ModelTokenizer) -> Frame:
+def _read_frame(values: Mapping[str, Any]) -> Frame:
     """The special tokens around a text that a GGUF file states, which transformers leaves out.
 
     Without a statement, only SentencePiece's models put a token before a text, as in llama.cpp.
@@ -199,7 +199,7 @@ def _read_frame(values: Mapping[str, Any], tokenizer: ModelTokenizer) -> Frame:
     for token, is_usual in (("bos", values.get(f"{VOCABULARY}.model") == "llama"), ("eos", False)):
         number = values.get(f"{VOCABULARY}.{token}_token_id")
         is_added = bool(values.get(f"{VOCABULARY}.add_{token}_token", is_usual))
-        ids.append((number,) if is_added and isinstance(number, int) and number in tokenizer.tokens else ())
+        ids.append((number,) if is_added and isinstance(number, int) else ())
     return Frame(*ids)
 
 

@@ -224,7 +224,6 @@ def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> No
         ({}, ([], [])),
         ({"add_bos_token": True}, (["<|endoftext|>"], [])),
         ({"add_bos_token": False, "add_eos_token": True}, ([], ["<|endoftext|>"])),
-        ({"add_bos_token": True, "bos_token_id": 10_000}, ([], [])),
     ],
 )
 def test_special_tokens_around_a_text_are_those_that_the_file_states(
