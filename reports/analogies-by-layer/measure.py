@@ -36,40 +36,44 @@ class Setting(NamedTuple):
 
     Attributes:
         model: its name in the tables.
-        layers: all layers of it.
         name: of the setting, in the tables.
+        layers: all layers of the model; None for its table of vectors alone.
         options: further options of `attngeo.analogy`.
     """
 
     model: str
-    layers: str
     name: str
+    layers: str | None
     options: dict[str, Any]
 
 
+ALL = {MINILM: "0-5", WHISPER: "0-5", SMOLLM2: "0-29"}
 SETTINGS = (
-    Setting(MINILM, "0-5", "all words", {}),
-    Setting(WHISPER, "0-5", "all words", {}),
-    Setting(SMOLLM2, "0-29", "all words", {}),
-    Setting(SMOLLM2, "0-29", "frequent words", {"limit": FREQUENT}),
-    Setting(SMOLLM2, "0-29", "frequent words after the start token", {"limit": FREQUENT, "first_token": START}),
-    Setting(MINILM, "0-5", "all words, centred", {"center": True}),
-    Setting(WHISPER, "0-5", "all words, centred", {"center": True}),
+    *(Setting(model, "all words", layers, {}) for model, layers in ALL.items()),
+    *(Setting(model, "table, unit vectors", None, {"normalize": True}) for model in ALL),
+    *(Setting(model, "table, centred", None, {"center": True}) for model in ALL),
+    Setting(SMOLLM2, "frequent words", ALL[SMOLLM2], {"limit": FREQUENT}),
+    Setting(SMOLLM2, "frequent words, start token", ALL[SMOLLM2], {"limit": FREQUENT, "first_token": START}),
+    Setting(WHISPER, "all words, centred", ALL[WHISPER], {"center": True}),
+    Setting(MINILM, "all words, centred", ALL[MINILM], {"center": True}),
 )
 
 
 def measure(setting: Setting, path: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The accuracies of a setting in each layer, and their differences from the table: by type, and overall."""
     result = attngeo.analogy(path, layers=setting.layers, memory=MEMORY, **setting.options)
-    tables = []
-    for table in (result.rows, result.comparisons):
-        rows = table[table["level"] != "category"].drop(
-            columns=["revision", "other", "other_revision"], errors="ignore"
-        )
-        rows = rows.assign(model=setting.model)
-        rows.insert(1, "setting", setting.name)
-        tables.append(rows)
-    return tables[0], tables[1]
+    accuracies = _tidy(result.rows, setting)
+    if setting.layers is None:
+        accuracies.insert(2, "layer", -1)
+    return accuracies, _tidy(result.comparisons, setting)
+
+
+def _tidy(table: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """The rows of types and of all questions, under the names of the model and the setting."""
+    rows = table[table["level"] != "category"].drop(columns=["revision", "other", "other_revision"], errors="ignore")
+    rows = rows.assign(model=setting.model)
+    rows.insert(1, "setting", setting.name)
+    return rows
 
 
 def append(rows: pd.DataFrame, path: Path) -> None:
