@@ -52,7 +52,7 @@ def by_layer(table: pd.DataFrame, differences: pd.DataFrame) -> list[float]:
 
 
 def of_tables(table: pd.DataFrame) -> list[float]:
-    """The table of treatments: accuracies of each model by its table, raw, of unit length and centred, and by layer 0."""
+    """The second table: accuracies by the table of each model, raw, of unit length and centred, and by layer 0."""
     numbers: list[float] = []
     for model in MODELS:
         for setting, layer in ((PLAIN, -1), ("table, unit vectors", -1), ("table, centred", -1), (PLAIN, 0)):
@@ -102,3 +102,23 @@ def extremes(table: pd.DataFrame, model: str, first: int, last: int, setting: st
     rows = select(table, model=model, setting=setting, name="overall")
     rows = rows[rows["layer"].between(first, last)]
     return [rows["accuracy"].min(), rows["accuracy"].max()]
+
+
+def by_centring(table: pd.DataFrame, model: str) -> list[float]:
+    """The largest change of the accuracy of a layer by centring; then the cosine of the last layer, raw and centred."""
+    rows = select(table, model=model, name="overall")
+    rows = rows[rows["layer"] >= 0]
+    raw = select(rows, setting=PLAIN).set_index("layer")
+    centred = select(rows, setting="all words, centred").set_index("layer")
+    change = (centred["accuracy"] - raw["accuracy"]).abs().max()
+    return [change, raw["mean_cosine"].iloc[-1], centred["mean_cosine"].iloc[-1]]
+
+
+def count_apart(table: pd.DataFrame) -> list[float]:
+    """The first and last layer whose interval after the start token is below the other, and their number."""
+    rows = select(table, model=SMOLLM2, name="overall")
+    without = select(rows, setting=FREQUENT).set_index("layer")
+    after = select(rows, setting=STARTED).set_index("layer")
+    is_below = after["accuracy_high"] < without["accuracy_low"]
+    layers = is_below.index[is_below]
+    return [layers.min(), layers.max(), len(layers)]
