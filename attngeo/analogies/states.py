@@ -66,7 +66,7 @@ class Stack(NamedTuple):
     note: str
 
 
-class Batch(NamedTuple):
+class WordBatch(NamedTuple):
     """Words with equally many tokens.
 
     Attributes:
@@ -197,7 +197,7 @@ def read_states(
             yield layer, replace(lexicon, embedding=contextual, composed=table[rows:])
 
 
-def _make_batches(lexicon: Lexicon, frame: Frame) -> Iterator[Batch]:
+def _make_batches(lexicon: Lexicon, frame: Frame) -> Iterator[WordBatch]:
     """The candidates in groups of equally many tokens, so that no token is padded."""
     rows = len(lexicon.embedding.labels)
     by_length: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
@@ -208,7 +208,7 @@ def _make_batches(lexicon: Lexicon, frame: Frame) -> Iterator[Batch]:
         size = max(1, TOKENS_AT_ONCE // len(words[0][1]))
         for start in range(0, len(words), size):
             places, ids = zip(*words[start : start + size], strict=True)
-            yield Batch(torch.tensor(places), torch.tensor(ids))
+            yield WordBatch(torch.tensor(places), torch.tensor(ids))
 
 
 def _run(stack: Stack, ids: Tensor) -> Sequence[Tensor]:
