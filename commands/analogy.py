@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.analogies.options import ANALOGY_COLUMNS, CHECKS, SIGNS, AnalogyOptions, ExplainOptions, describe_settings
+from attngeo.analogies.options import (
+    CHECKS,
+    LAYER,
+    SIGNS,
+    TABLE_LAYER,
+    AnalogyOptions,
+    ExplainOptions,
+    analogy_columns,
+    describe_settings,
+)
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.paths import local_path
 from attngeo.bounds.small_files import open_regular
@@ -44,6 +53,7 @@ SHARED = ("questions", "seed")
 # The columns of a table of selected rows.
 BRIEF = ("level", "name", "questions", "known", "accuracy", "top5", "mrr", "mean_cosine")
 LONGEST_NAME = 24
+ALL_KNOW = "the questions that all models know"
 # The first line of a file of questions, and the bytes of it that are read. In a file of vectors, a number follows ":".
 HEADING, LONGEST_HEADING = re.compile(r": *[^\W\d]"), 200
 # What a narrow terminal does not show, of measures and of error terms.
@@ -117,12 +127,15 @@ def analogy(
     questions that all of them know. By default, as in Wibisono and Wang 2023 (arXiv 2307.04057), vectors are used
     unchanged and only whole words may be answers.
 
+    With --layers, the model runs on each word alone, and its hidden states are asked beside the table of vectors.
+
     With --explain, computes the error terms of the paper's section 4.2 instead, for embeddings trained on a small text.
 
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
         attngeo analogy vectors.bin --normalize --answers all
+        attngeo analogy demo:minilm --layers 0-5
         attngeo analogy './checkpoints/*' --jobs 2 --plot a.html
         attngeo analogy demo:minilm --fail-if 'accuracy.max < 0.5'
         attngeo analogy --explain toy -o terms.csv
@@ -138,7 +151,7 @@ def analogy(
     _check_subject(named, explain, options, training, extra, [name for name, value in of_models.items() if value])
     conditions = parse_conditions(fail_if, CHECKS)
     require_conditions(checks, conditions)
-    selection.check(ANALOGY_COLUMNS)
+    selection.check(analogy_columns(options.layers))
     require_questions(questions)
     _refuse_words(models or [])
     if explain is not None:
@@ -161,7 +174,8 @@ def analogy(
             write_table(getattr(result, name), path)
         if selection.is_given:
             several = ["model"] if rows["model"].nunique() > 1 else []
-            brief = selection.choose([*several, *BRIEF])
+            layers = [] if options.layers is None else [LAYER]
+            brief = selection.choose([*several, *layers, *BRIEF])
             outputs.deliver(selection.select(rows), lambda selected: print_frame(selected[brief]), brief)
         else:
             outputs.deliver(rows, lambda _: print_result(result, options))
@@ -247,19 +261,44 @@ def print_result(result: AnalogyResult, options: AnalogyOptions) -> None:
     scores = result.rows
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
-    if len(models) == 1:
+    if options.layers is not None:
+        for model in models:
+            title = _describe_models(scores, model, options)
+            _print_layers(scores[scores["model"] == model], result.comparisons, title)
+    elif len(models) == 1:
         title = _describe_models(scores, models[0], options)
         columns = {"category": "name", **MEASURES}
         print_rows(alone, columns, title=title, section=["level"], style=_style, expendable=EXPENDABLE)
     else:
         names = _shorten(models)
         _print_side_by_side(result, common, names, options)
-        _print_totals(common, names, "the questions that all models know")
+        _print_totals(common, names, ALL_KNOW)
         _print_comparisons(result.comparisons, names)
         if len(alone):
             _print_totals(alone, names, "all questions that each model knows")
     if len(published):
         _print_totals(published, _shorten(list(dict.fromkeys(published["model"]))), "the paper's 9,522 questions")
+
+
+def _print_layers(rows: pd.DataFrame, comparisons: pd.DataFrame, title: str) -> None:
+    """The measures of a model on all questions in each layer, and the accuracy in each less that of the table.
+
+    rows: of one model.
+    """
+    overall = rows[rows["level"] == "overall"]
+    of_layers = comparisons[(comparisons["level"] == "overall") & comparisons["model"].isin(rows["model"])]
+    gains = of_layers[of_layers[LAYER] != TABLE_LAYER].set_index(LAYER).to_dict("index")
+
+    def show_gain(row: Any) -> str:
+        gain = gains.get(row[LAYER])
+        if gain is None:
+            return "" if row[LAYER] == TABLE_LAYER else format_number(None)
+        return _format_interval(gain["difference"], gain["difference_low"], gain["difference_high"], "+.3f")
+
+    columns: dict[str, Cell] = {"layer": "layer:d", **MEASURES, "less the table [95%]": show_gain}
+    for questions, shown in overall.groupby("questions", sort=False):
+        heading = f"{title}\nover {ALL_KNOW}" if questions == "common" else title
+        print_rows(shown, columns, title=heading, expendable=EXPENDABLE)
 
 
 def _style(row: Any) -> str:

@@ -57,6 +57,8 @@ attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=
     -o "$out/loss.png" --width 900 --height 420 --quiet
 attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet
 attngeo plot analogies demo:minilm -o "$out/analogies.png" --width 900 --quiet
+attngeo plot analogies "$out/../analogies-by-layer/accuracy.csv" --where "setting=all words" \
+    -o "$out/analogy-layers.png" --width 900 --height 420 --quiet
 scratch="$(mktemp -d)"
 attngeo plot updates "$out/../gradients/demos.csv" --where text=austen -o "$out/updates.png" --width 900 --height 450 --quiet
 attngeo gradients demo:decoder --sequences 1 --seq-len 32 --pairs-output "$scratch/pairs.csv" --quiet > /dev/null

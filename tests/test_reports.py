@@ -42,6 +42,7 @@ COMPLETE = (
     "attngeo/papers/saponati2025",
     "attngeo/papers/wibisono2023",
     "attngeo/papers/wibisono2025",
+    "reports/analogies-by-layer",
     "reports/demo-models",
     "reports/efa",
     "reports/fine-tuning",

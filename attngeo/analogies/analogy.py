@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.analogies.answering import FEW
-from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions, describe_settings
+from attngeo.analogies.options import TABLE_LAYER, AnalogyOptions, add_layer, analogy_columns, describe_settings
 from attngeo.analogies.summary import compare_models, published_rows, summarize_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import parse_reference
@@ -37,9 +37,10 @@ class AnalogyResult(NamedTuple):
     """Three tables of results.
 
     Attributes:
-        rows: accuracies, one row per model and category, type or whole set.
-        comparisons: tests of the differences, one row per pair of models, for each type and overall.
-        questions: answers, one row per model and question.
+        rows: accuracies, one row per model and category, type or whole set; and per layer, if layers are asked.
+        comparisons: tests of the differences, one row per pair of models, and per layer with the table of its model,
+            for each type and overall.
+        questions: answers, one row per model, layer and question.
     """
 
     rows: pd.DataFrame
@@ -61,7 +62,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     """Accuracy of embeddings on word analogies, such as man is to king as woman is to queen.
 
     Several models are compared on the questions that all of them know. By default, vectors are used unchanged, and only
-    whole words may be answers.
+    whole words may be answers. With `layers`, the model runs on each word alone, and its hidden states are asked, too.
     Source: Wibisono and Wang 2023, section 4.1 and appendix F.
 
     Args:
@@ -106,7 +107,10 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
     Raises QuestionError if no question is known to all of them.
     """
     frames = _name_apart(order_frames(frames))
-    is_common = np.logical_and.reduce([frame["known"].to_numpy() for frame in frames])
+    # Each layer of a model has the questions of its table, and knows the same.
+    is_common = np.logical_and.reduce(
+        [frame.loc[frame["layer"] == TABLE_LAYER, "known"].to_numpy() for frame in frames]
+    )
     about = frames[0].attrs
     notes = [*about["notes"]]
     for frame in frames:
@@ -114,7 +118,8 @@ def join_answers(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> Ana
     notes += _note_few(frames, is_common)
     # The revision of each model by its name.
     revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
-    result = _summarize([frame.assign(common=is_common) for frame in frames], revisions, options)
+    marked = [frame.assign(common=np.resize(is_common, len(frame))) for frame in frames]
+    result = _summarize(marked, revisions, options)
     origin: dict[Any, Any] = {
         "title": QUESTIONS["analogy"].title,
         **software(),
@@ -166,13 +171,13 @@ def _summarize(
     note = "; ".join(describe_settings(options))
     tables = [table.assign(note=note) for table in tables]
     if options.published:
-        tables.append(pd.DataFrame(published_rows(), columns=list(ANALOGY_COLUMNS)))
+        tables.append(pd.DataFrame(published_rows(), columns=list(analogy_columns(options.layers))))
     rows = pd.concat([set_types(table) for table in tables], ignore_index=True)
     comparisons = compare_models(common, options=options)
     for table in (rows, comparisons, answers):
         table["revision"] = table["model"].map(revisions).astype("str")
     comparisons["other_revision"] = comparisons["other"].map(revisions).astype("str")
-    return AnalogyResult(rows, comparisons, answers[list(QUESTION_COLUMNS)])
+    return AnalogyResult(rows, comparisons, answers[list(add_layer(QUESTION_COLUMNS, options.layers))])
 
 
 def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
@@ -184,7 +189,7 @@ def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
     asked = len(is_common)
     if known >= FEW * asked:
         return []
-    counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
+    counts = ", ".join(f"{frame.attrs['model']} knows {_count_known(frame):,}" for frame in frames)
     are_known = "known to all models" if len(frames) > 1 else "known"
     note = f"only {known:,} of {asked:,} questions are {are_known} ({counts} of {asked:,})"
     helpful = [*dict.fromkeys(option for frame in frames for option in frame.attrs.get("helpful", ()))]
@@ -193,3 +198,8 @@ def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
     if not known:
         raise QuestionError(note)
     return [note]
+
+
+def _count_known(frame: pd.DataFrame) -> int:
+    """The questions that a model knows."""
+    return int(frame.loc[frame["layer"] == TABLE_LAYER, "known"].sum())

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon
-from attngeo.analogies.options import AnalogyOptions
+from attngeo.analogies.options import TABLE_LAYER, AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, as_questions
 from attngeo.devices import pick_device
@@ -29,7 +29,9 @@ HELPFUL = {"case": "ignore", "subwords": "mean", "answers": "all"}
 
 @torch.inference_mode()
 def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -> pd.DataFrame:
-    """One row per question: whether the model knows it, and its answer. Frees the memory of the table afterwards.
+    """One row per layer and question: whether the model knows it, and its answer. Frees its memory afterwards.
+
+    The first rows are of layer -1, the table itself; each layer has the same questions in the same order.
 
     model: as for `attngeo.analogy`.
     Raises the errors of `attngeo.analogy`, but none if the model knows no question.
@@ -53,32 +55,64 @@ def answer_questions(model: Any, session: Session, *, options: AnalogyOptions) -
         len(rows),
     )
     frame = _build_frame(questions, embedding.ref)
-    frame.attrs = {
+    frame["known"] = [row is not None for row in rows]
+    model_notes = [*embedding.notes, *_describe_case(lexicon, questions, len(known))]
+    about: dict[Any, Any] = {
         "model": embedding.ref,
         "revision": embedding.revision,
         "device": device,
         "questions": question_set.name,
         "notes": list(question_set.notes),
-        "model_notes": [*embedding.notes, *_describe_case(lexicon, questions, len(known))],
+        "model_notes": model_notes,
     }
-    frame["known"] = [row is not None for row in rows]
     if len(known) < FEW * len(rows):
-        frame.attrs["helpful"] = _find_helpful(embedding, questions, words, options, len(known))
-    if known:
-        terms, answers = zip(*(row for row in rows if row is not None), strict=True)
-        most = max(map(len, answers))
-        result = ask(
-            Space(lexicon, options),
-            torch.tensor(terms),
-            torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
-            method=options.method,
-            n_answers=options.n_answers,
-            memory=options.memory,
-            progress=session.progress,
-        )
-        frame.loc[known, "rank"] = result.rank.tolist()
-        frame.loc[known, "cosine"] = result.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, best)) for best in result.top.tolist()]
+        about["helpful"] = _find_helpful(embedding, questions, words, options, len(known))
+    frames = [_answer(frame, lexicon, rows, options, session)]
+    if options.layers is not None and known:
+        from attngeo.analogies.states import describe_frame, find_frame, open_stack, read_states
+
+        frame_of_words = find_frame(embedding, options.first_token)
+        model_notes.append(describe_frame(embedding, frame_of_words))
+        with open_stack(model, session) as stack:
+            if stack.note:
+                model_notes.append(stack.note)
+            for layer, contextual in read_states(stack, lexicon, frame_of_words, options, session):
+                answers = _answer(frame, contextual, rows, options, session)
+                frames.append(answers.assign(layer=layer))
+    frame = pd.concat(frames, ignore_index=True)
+    frame.attrs = about
+    return frame
+
+
+def _answer(
+    frame: pd.DataFrame,
+    lexicon: Lexicon,
+    rows: Sequence[tuple[list[int], list[int]] | None],
+    options: AnalogyOptions,
+    session: Session,
+) -> pd.DataFrame:
+    """A copy of the frame with the answers from the vectors of a lexicon.
+
+    rows: of each question, those of its words in the lexicon; None if it is not known.
+    """
+    frame = frame.copy()
+    known = [number for number, row in enumerate(rows) if row is not None]
+    if not known:
+        return frame
+    terms, answers = zip(*(row for row in rows if row is not None), strict=True)
+    most = max(map(len, answers))
+    result = ask(
+        Space(lexicon, options),
+        torch.tensor(terms),
+        torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
+        method=options.method,
+        n_answers=options.n_answers,
+        memory=options.memory,
+        progress=session.progress,
+    )
+    frame.loc[known, "rank"] = result.rank.tolist()
+    frame.loc[known, "cosine"] = result.cosine.tolist()
+    frame.loc[known, "top"] = [" ".join(map(lexicon.label, best)) for best in result.top.tolist()]
     return frame
 
 
@@ -101,6 +135,7 @@ def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
     frame = pd.DataFrame(map(vars, questions))
     return frame.assign(
         model=ref,
+        layer=TABLE_LAYER,
         answer=frame["answers"].map("/".join),
         top="",
         cosine=float("nan"),

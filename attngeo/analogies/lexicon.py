@@ -37,6 +37,7 @@ class Lexicon:
         embedding: the table.
         composed: vectors of words of several tokens, [m, width]; their rows follow those of the table.
         composed_words: these words, in the order of their rows.
+        composed_tokens: their tokens, in the same order.
         candidates: candidate rows of both, ascending.
         row_of: word, folded by `FOLDS[case]`, → its row.
         case: rule for the case of words, never "auto".
@@ -45,6 +46,7 @@ class Lexicon:
     embedding: Embedding
     composed: Tensor
     composed_words: tuple[str, ...]
+    composed_tokens: tuple[Tokens, ...]
     candidates: Tensor
     row_of: dict[str, int]
     case: str
@@ -112,7 +114,7 @@ def build_lexicon(
     means = [embedding.matrix[list(tokens)].float().mean(0) for tokens in names]
     vectors = torch.stack(means) if means else torch.zeros(0, embedding.matrix.shape[1])
     candidates = torch.cat([rows, torch.arange(first, first + len(names))])
-    return Lexicon(embedding, vectors, tuple(names.values()), candidates, index, rule)
+    return Lexicon(embedding, vectors, tuple(names.values()), tuple(names), candidates, index, rule)
 
 
 def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tokens]:

@@ -5,8 +5,10 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from attngeo.attention.layers import check_layers
 from attngeo.choices import Answers, Case, Subwords, Table
 from attngeo.errors import UsageError
 from attngeo.options import (
@@ -15,6 +17,7 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Converted,
+    Layers,
     Memory,
     Options,
     device_option,
@@ -27,7 +30,10 @@ from attngeo.questions.rows import ABOUT_MODEL
 # Score of an answer; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
-# The columns of the table of results.
+# The column of layers, and the row in it of the table of vectors itself.
+LAYER = "layer"
+TABLE_LAYER = -1
+# The columns of the table of results, where no layers are asked.
 ANALOGY_COLUMNS = (
     *ABOUT_MODEL, "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank",
     "mrr", "mean_cosine", "questions", "note",
@@ -47,8 +53,20 @@ MOST_NEAREST_SHOWN = 10
 # Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
     "method": "{}", "table": "{} table", "answers": "answers: {}", "case": "case: {}", "subwords": "subwords: {}",
-    "limit": "first {:,}", "center": "centred", "remove_top": "top {} removed",
+    "first_token": "after {}", "limit": "first {:,}", "center": "centred", "remove_top": "top {} removed",
 }  # fmt: skip
+
+
+def analogy_columns(layers: Sequence[int] | None = None) -> tuple[str, ...]:
+    """The columns of the table of results, in order; with `layers` it has a column for them."""
+    return add_layer(ANALOGY_COLUMNS, layers)
+
+
+def add_layer(columns: Sequence[str], layers: Sequence[int] | None) -> tuple[str, ...]:
+    """The columns of a table about models, with the layer after the model if layers are asked."""
+    count = len(ABOUT_MODEL)
+    inserted = () if layers is None else (LAYER,)
+    return (*columns[:count], *inserted, *columns[count:])
 
 
 class ProbeSettings(Options):
@@ -103,6 +121,22 @@ class AnalogyOptions(ProbeSettings):
         panel=INPUT,
         metavar="NAME|FILE|FOLDER",
     )
+    layers: Converted[Layers | None, Sequence[int] | None] = option(
+        None,
+        "Also ask the hidden states of single words after these layers",
+        in_command=", for example 0-5; layer -1 is the table itself",
+        panel=INPUT,
+        metavar="LIST",
+        parse=check_layers,
+    )
+    first_token: str | None = option(
+        None,
+        "Token of the vocabulary to put before each word and all special tokens",
+        in_command=" (with --layers)",
+        panel=INPUT,
+        metavar="TOKEN",
+        advanced=True,
+    )
     keep_duplicates: bool = option(
         False, "Keep repeated questions, which are asked once by default", panel=INPUT, advanced=True
     )
@@ -130,7 +164,12 @@ class AnalogyOptions(ProbeSettings):
         most=MOST_DRAWS,
     )
     seed: int = option(
-        0, "Seed of the bootstrap", in_command="; with --explain, of the training run", panel=COMPUTATION, least=0
+        0,
+        "Seed of the bootstrap",
+        in_command="; with --explain, of the training run",
+        panel=COMPUTATION,
+        advanced=True,
+        least=0,
     )
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS, advanced=True)
     memory: Converted[Memory, int] = option(
@@ -144,6 +183,8 @@ class AnalogyOptions(ProbeSettings):
     )
 
     def _check(self) -> None:
+        if self.first_token is not None and self.layers is None:
+            raise UsageError("$first_token requires $layers, which run words", "first_token", "layers")
         if self.published and self.questions != GOOGLE:
             raise UsageError(
                 f"$published adds the paper's Table 3, which is about the {GOOGLE} questions; leave it out", "published"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.analogies.options import ANALOGY_COLUMNS, AnalogyOptions
+from attngeo.analogies.options import LAYER, TABLE_LAYER, AnalogyOptions, add_layer, analogy_columns
 from attngeo.questions.rows import ABOUT_BOTH
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +23,8 @@ COMPARISON_COLUMNS = (
     *ABOUT_BOTH, "level", "name", "known", "both", "only_model", "only_other", "neither",
     "difference", "difference_low", "difference_high", "p_value", "p_corrected",
 )  # fmt: skip
-COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
+OTHER_LAYER = "other_layer"
+COUNTS = (LAYER, OTHER_LAYER, "asked", "known", "both", "only_model", "only_other", "neither")
 # Wibisono and Wang 2023, Table 3, over 9,522 questions that all its models know.
 PAPER = "paper, Table 3"
 # Type → numbers of questions asked and known. "overall" is the sum of the two types.
@@ -37,22 +38,22 @@ TABLE_3 = {
 
 
 def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
-    """Accuracy and the other measures of each model, per category, per type and overall.
+    """Accuracy and the other measures of each model and layer, per category, per type and overall.
 
     Measures are over the known questions. accuracy: share with rank 1. top5: share with rank 5 or better. mrr: mean of
     1/rank. mean_cosine: mean cosine of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
 
     Args:
-        questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
-            first_pair and second_pair.
-        options: the bootstrap.
+        questions: one row for each model, layer and question with the columns model, layer, category, type, rank,
+            cosine, known, first_pair and second_pair.
+        options: the bootstrap, and whether layers are asked.
         which: value of the column `questions`.
 
     Returns:
-        The columns `ANALOGY_COLUMNS`; `revision` is missing, and `note` empty.
+        The columns `analogy_columns`; `revision` is missing, and `note` empty.
     """
     rows = []
-    for model, answers in questions.groupby("model", sort=False):
+    for (model, layer), answers in questions.groupby(["model", LAYER], sort=False):
         known = answers[answers["known"]]
         is_right = (known["rank"] == 1).to_numpy(dtype=float)
         sums = _resample_categories(answers, known, is_right, options)
@@ -62,6 +63,7 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
             low, high = _estimate_interval(sums, categories, options)
             row = {
                 "model": model,
+                LAYER: layer,
                 "level": level,
                 "name": name,
                 "asked": int(answers["category"].isin(categories).sum()),
@@ -77,18 +79,22 @@ def summarize_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
                 "note": "",
             }
             rows.append(row)
-    return _build_frame(rows, ANALOGY_COLUMNS)
+    return _build_frame(rows, analogy_columns(options.layers))
 
 
 def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.DataFrame:
-    """Compare each pair of models on the questions that both know: McNemar's test, and the difference of accuracies.
+    """Compare pairs on the questions that both know: McNemar's test, and the difference of accuracies.
 
-    p_corrected is Holm's correction over the pairs of models, within each type and overall. Returns
-    `COMPARISON_COLUMNS`, without revisions; no row for a single model.
+    The pairs are the tables of each two models, and each layer with the table of its model. p_corrected is Holm's
+    correction over all pairs, within each type and overall. Returns `comparison_columns`, without revisions; no row for
+    the table of a single model.
     """
-    by_model = {model: answers.reset_index(drop=True) for model, answers in questions.groupby("model", sort=False)}
+    groups = questions.groupby(["model", LAYER], sort=False)
+    by_place: dict[Any, pd.DataFrame] = {place: answers.reset_index(drop=True) for place, answers in groups}
     rows: list[dict[str, Any]] = []
-    for (model, answers), (other, other_answers) in combinations(by_model.items(), 2):
+    for (model, layer), (other, other_layer) in _list_pairs([*by_place]):
+        answers = by_place[model, layer]
+        other_answers = by_place[other, other_layer]
         both_known = (answers["known"] & other_answers["known"]).to_numpy(dtype=bool)
         known = answers[both_known]
         is_right = (answers["rank"][both_known] == 1).to_numpy(dtype=bool)
@@ -107,7 +113,9 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
             low, high = _estimate_interval(sums, categories, options)
             row = {
                 "model": model,
+                LAYER: layer,
                 "other": other,
+                OTHER_LAYER: other_layer,
                 "level": level,
                 "name": name,
                 "known": count,
@@ -125,7 +133,23 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
         pairs = [row for row in rows if row["name"] == name]
         for row, corrected in zip(pairs, holm([row["p_value"] for row in pairs]), strict=True):
             row["p_corrected"] = corrected
-    return _build_frame(rows, COMPARISON_COLUMNS)
+    return _build_frame(rows, comparison_columns(options.layers))
+
+
+def comparison_columns(layers: Sequence[int] | None = None) -> tuple[str, ...]:
+    """The columns of the table of comparisons, in order; with `layers` it has those of both."""
+    if layers is None:
+        return COMPARISON_COLUMNS
+    columns = add_layer(COMPARISON_COLUMNS, layers)
+    count = len(ABOUT_BOTH) + 1
+    return (*columns[:count], OTHER_LAYER, *columns[count:])
+
+
+def _list_pairs(places: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """The pairs to compare of models and layers: tables of different models, and layers with their own table."""
+    tables = [(model, layer) for model, layer in places if layer == TABLE_LAYER]
+    layers = [((model, layer), (model, TABLE_LAYER)) for model, layer in places if layer != TABLE_LAYER]
+    return [*combinations(tables, 2), *layers]
 
 
 def _list_levels(answers: pd.DataFrame) -> Iterator[tuple[str, str, list[str]]]:
@@ -253,6 +277,7 @@ def published_rows() -> list[dict[str, Any]]:
             asked, known = TABLE_3_COUNTS[name]
             row = {
                 "model": f"{model} ({PAPER})",
+                LAYER: TABLE_LAYER,
                 "questions": "published",
                 "level": "overall" if name == "overall" else "type",
                 "name": name,

@@ -25,6 +25,7 @@ from tokenizers.pre_tokenizers import ByteLevel as ByteLevelEncoder
 from torch import Tensor
 
 from attngeo.choices import Answers
+from attngeo.embeddings.isolated import Frame
 from attngeo.errors import CorruptCheckpointError
 
 # A vocabulary is cased if more than this share of its words has a capital.
@@ -54,6 +55,7 @@ class Embedding:
         pieces: a function from a word to the rows of its tokens, or to None if a part of the word has no token. The
             attribute is None if the table has no tokeniser.
         notes: messages for the user about how the table was read.
+        find_frame: a function that gives the special tokens that its tokeniser puts around texts; None as for `pieces`.
     """
 
     ref: str
@@ -64,6 +66,7 @@ class Embedding:
     revision: str | None = None
     pieces: Callable[[str], list[int] | None] | None = None
     notes: tuple[str, ...] = ()
+    find_frame: Callable[[], Frame] | None = None
 
     @classmethod
     def from_words(

@@ -9,6 +9,7 @@ ends with the process that started it. Its memory is limited on Linux, its time 
 
     length of tokenizer.json, 8 bytes, and its text →     ← a line of JSON: the tokens, or why there are none
     a line of JSON: a word →                              ← a line of JSON: the ids of its tokens, or why there are none
+    a line of JSON: null →                                ← a line of JSON: the special tokens before and after a text
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -46,6 +48,9 @@ SECONDS_PER_MILLION = 1
 SECONDS_FOR_WORD = 2
 # Tokens of one word. A word of a thousand letters has as many bytes, or a few times as many.
 MOST_WORD_TOKENS = 10_000
+# A text that shows which special tokens are put around texts, and how many tokens are tried if it has none.
+PROBE = "a"
+MOST_PROBES = 100
 # The program of the process. Folders in which its packages are come after those of Python itself.
 PROGRAM = "import sys; sys.path += sys.argv[1:]; from attngeo.embeddings.isolated import serve; serve()"
 # Bytes that say how long the file is.
@@ -53,6 +58,18 @@ LENGTH = 8
 # Where Linux says how many pages a process has.
 PAGES = Path("/proc/self/statm")
 ADVICE = "copy or download it again, or give another revision"
+
+
+class Frame(NamedTuple):
+    """The special tokens that a tokeniser puts around a text.
+
+    Attributes:
+        before: ids of those before it, in order.
+        after: ids of those after it.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 class FastTokens:
@@ -95,6 +112,18 @@ class FastTokens:
         # A BPE without an unknown token drops what it does not know.
         is_complete = all(position in covered for position, letter in enumerate(text) if letter.isalnum())
         return list(encoding.ids) if is_complete else []
+
+    def find_frame(self) -> Frame:
+        """The special tokens before and after a text: they do not depend on it, if it has a token."""
+        for text in (PROBE, *islice(self.tokens.values(), MOST_PROBES)):
+            try:
+                encoding = self._tokenizer.encode(text)
+            except Exception:  # as in `encode`
+                continue
+            places = [place for place, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+            if places:
+                return Frame(tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :]))
+        return Frame((), ())
 
 
 class IsolatedTokenizer:
@@ -139,13 +168,21 @@ class IsolatedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """As `FastTokens.encode`. Raises CorruptCheckpointError if the file's rules fail, or take too much."""
-        shown = f"tokenises {text!r:.60}"
-        with about(self._ref):
-            answer = self._ask(json.dumps(text).encode() + b"\n", shown, SECONDS_FOR_WORD)
-            if "error" in answer:
-                raise CorruptCheckpointError(f"{answer['error']} when it {shown}; {ADVICE}", subject=self._file)
-        ids: list[int] = answer["ids"]
+        ids: list[int] = self._request(text, f"tokenises {text!r:.60}")["ids"]
         return ids
+
+    def find_frame(self) -> Frame:
+        """As `FastTokens.find_frame`. Raises CorruptCheckpointError as `encode` does."""
+        answer = self._request(None, "puts special tokens around a text")
+        return Frame(tuple(answer["before"]), tuple(answer["after"]))
+
+    def _request(self, request: str | None, what: str) -> dict[str, Any]:
+        """The answer to a line of JSON."""
+        with about(self._ref):
+            answer = self._ask(json.dumps(request).encode() + b"\n", what, SECONDS_FOR_WORD)
+            if "error" in answer:
+                raise CorruptCheckpointError(f"{answer['error']} when it {what}; {ADVICE}", subject=self._file)
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         folders = dict.fromkeys(_find_folder(name) for name in ("attngeo", "tokenizers"))
@@ -238,11 +275,14 @@ def serve() -> None:
     _answer(answers, read)
     for line in requests:
         _limit_time(SECONDS_FOR_WORD)
-        _answer(answers, partial(_cut, tokens, json.loads(line)))
+        _answer(answers, partial(_respond, tokens, json.loads(line)))
 
 
-def _cut(tokens: FastTokens | None, word: str) -> dict[str, Any]:
+def _respond(tokens: FastTokens | None, word: str | None) -> dict[str, Any]:
+    """The tokens of a word; for None, the special tokens around a text."""
     assert tokens is not None
+    if word is None:
+        return tokens.find_frame()._asdict()
     ids = tokens.encode(word)
     if len(ids) > MOST_WORD_TOKENS:
         return {"error": f"{len(ids):,} tokens, expected at most {MOST_WORD_TOKENS:,}"}

@@ -163,6 +163,7 @@ def _read_checkpoint(model: Any, table: Table, tokenizer: Any, session: Session)
             is_entry=is_entry & is_finite,
             revision=store.revision,
             pieces=vocabulary.pieces,
+            find_frame=vocabulary.find_frame,
             notes=tuple(notes),
         )
 

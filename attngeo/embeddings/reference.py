@@ -11,7 +11,7 @@ from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.errors import ModelNotFoundError
+from attngeo.errors import ModelNotFoundError, UsageError
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 # The first bytes of files, by which they are told apart.
@@ -25,6 +25,18 @@ def require_embedding(model: Any) -> None:
         require_text(local_path(text.removeprefix(CBOW)))
     elif text and find_vectors_file(text) is None:
         require_model(model)
+
+
+def require_checkpoint(model: Any) -> None:
+    """Raise UsageError unless a reference names a checkpoint, whose layers can run."""
+    text = str(model) if isinstance(model, str | Path) else ""
+    if text and not text.startswith(CBOW) and find_vectors_file(text) is None:
+        return
+    raise UsageError(
+        "a table of vectors has no layers, expected the reference of a checkpoint; leave out $layers",
+        "layers",
+        subject=text or getattr(model, "ref", type(model).__name__),
+    )
 
 
 def parse_reference(text: str) -> str:

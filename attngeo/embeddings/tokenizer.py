@@ -13,7 +13,8 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, rea
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
-from attngeo.embeddings.isolated import FastTokens, IsolatedTokenizer
+from attngeo.embeddings.isolated import PROBE, FastTokens, Frame, IsolatedTokenizer
 from attngeo.errors import (
     CorruptCheckpointError,
     NetworkError,
@@ -71,12 +72,14 @@ class ModelTokenizer:
         special: ids that no text gives, and the id of unknown tokens.
         added: ids of tokens that were added after training, special or not.
         encode: function that gives the ids of a text, without special tokens around it; empty if it fails.
+        find_frame: function that gives the special tokens around a text.
     """
 
     tokens: Mapping[int, str]
     special: frozenset[int]
     added: frozenset[int]
     encode: Encode
+    find_frame: Callable[[], Frame]
 
     def pieces(self, word: str) -> list[int] | None:
         """The ids of a word's tokens in running text. None if a part of the word has no token."""
@@ -107,10 +110,22 @@ def take_tokenizer(tokenizer: Any) -> ModelTokenizer:
             frozenset(tokenizer.all_special_ids),
             frozenset(tokenizer.added_tokens_decoder),
             lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            partial(_find_frame, tokenizer),
         )
     raise UsageError(
         f"$tokenizer is {name_type(tokenizer)}, expected a tokenizer from transformers or tokenizers", "tokenizer"
     )
+
+
+def _find_frame(tokenizer: Any) -> Frame:
+    """The special tokens that a tokeniser written in Python puts before and after a text."""
+    inside = list(tokenizer.encode(PROBE, add_special_tokens=False))
+    ids = list(tokenizer.encode(PROBE))
+    for start in range(len(ids) - len(inside) + 1):
+        end = start + len(inside)
+        if inside and ids[start:end] == inside:
+            return Frame(tuple(ids[:start]), tuple(ids[end:]))
+    return Frame((), ())
 
 
 def read_tokenizer(store: TensorStore) -> ModelTokenizer:
@@ -166,12 +181,26 @@ def _read_gguf(path: Path, ref: str) -> ModelTokenizer:
         return _build_word_piece(tokens, values)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
-        return _load("PreTrainedTokenizerFast", path.parent, ref, gguf_file=path.name)
+        tokenizer = _load("PreTrainedTokenizerFast", path.parent, ref, gguf_file=path.name)
     except Exception as error:  # anything, such as a KeyError for a file without scores
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModelError(
             f"transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
+    return replace(tokenizer, find_frame=partial(_read_frame, values))
+
+
+def _read_frame(values: Mapping[str, Any]) -> Frame:
+    """The special tokens around a text that a GGUF file states, which transformers leaves out.
+
+    Without a statement, only SentencePiece's models put a token before a text, as in llama.cpp.
+    """
+    ids: list[tuple[int, ...]] = []
+    for token, is_usual in (("bos", values.get(f"{VOCABULARY}.model") == "llama"), ("eos", False)):
+        number = values.get(f"{VOCABULARY}.{token}_token_id")
+        is_added = bool(values.get(f"{VOCABULARY}.add_{token}_token", is_usual))
+        ids.append((number,) if is_added and isinstance(number, int) else ())
+    return Frame(*ids)
 
 
 def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> ModelTokenizer:
@@ -279,13 +308,13 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
 def _wrap_fast(tokenizer: Any) -> ModelTokenizer:
     """A tokeniser of `tokenizers` in this process, for one that the user or attngeo has made."""
     fast = FastTokens(tokenizer)
-    return ModelTokenizer(fast.tokens, fast.special, fast.added, fast.encode)
+    return ModelTokenizer(fast.tokens, fast.special, fast.added, fast.encode, fast.find_frame)
 
 
 def _isolate(text: str, file: str, ref: str) -> ModelTokenizer:
     """The tokeniser of a tokenizer.json that came with a checkpoint. text: the content of the file. file: its name."""
     isolated = IsolatedTokenizer(text, file, ref)
-    return ModelTokenizer(isolated.tokens, isolated.special, isolated.added, isolated.encode)
+    return ModelTokenizer(isolated.tokens, isolated.special, isolated.added, isolated.encode, isolated.find_frame)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Accuracy at word analogies as bars, and the error terms of paraphrases."""
+"""Accuracy at word analogies as bars or by layer, and the error terms of paraphrases."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
+from attngeo.figures.fit import BELOW, PANEL_TITLE_HEIGHT, TITLE_HEIGHT
+from attngeo.figures.grid import MOST_PANELS_ACROSS, make_grid, title_axes
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.names import escape_name
-from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, finish_figure, sample_colours
+from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, compose_title, finish_figure, sample_colours
 
 # The levels of rows, in the order of their bars.
 LEVELS = ("overall", "type", "category")
@@ -17,19 +19,23 @@ LEVELS = ("overall", "type", "category")
 BAR_HEIGHT, BETWEEN, AROUND = 16, 8, 160
 # The title names the number of questions if there are no more different ones than this; the hovers always do.
 MOST_QUESTION_COUNTS = 2
+# The column of layers, and the layer that is the table of vectors itself.
+LAYER = "layer"
+TABLE_LAYER = -1
 
 
 def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """Accuracy on all questions, each type and each category, with 95% intervals; one bar per model.
 
-    If the rows have several sets of questions, a model has one bar per set.
+    If the rows have several sets of questions, a model has one bar per set. If they have several layers, the figure has
+    lines over the layers instead, with one panel for all questions and one per type.
 
     Args:
         rows: rows of `attngeo.analogy`, its table `scores`.
         options: unused; all kinds accept them.
 
     Returns:
-        A figure of horizontal bars.
+        A figure of horizontal bars, or of lines.
 
     Raises:
         DataError: no row has an accuracy.
@@ -39,6 +45,8 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
         raise DataError(
             "no row has an accuracy: the models know none of the questions; choose other rows with $where", "where"
         )
+    if LAYER in rows and rows[LAYER].nunique() > 1:
+        return _draw_layers(rows)
     several_sets = rows["questions"].nunique() > 1
     names: list[str] = []
     for level in LEVELS:
@@ -60,6 +68,45 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     figure.update_layout(height=len(names) * (BAR_HEIGHT * len(groups) + BETWEEN) + AROUND, barmode="group")
     title = "word analogies" if len(groups) > 1 else f"{escape_name(rows['model'].iloc[0])}: word analogies"
     return finish_figure(figure, title, _count_questions(rows))
+
+
+def _draw_layers(rows: pd.DataFrame) -> go.Figure:
+    """Accuracy against the layer: for all questions, and for each type; one line per model and set of questions."""
+    rows = rows[rows["level"] != "category"].astype({LAYER: "int64"})
+    names = sorted(rows["name"].unique(), key=lambda name: name != "overall")
+    groups = list(rows.groupby(["model", "questions"], sort=False))
+    several_sets = rows["questions"].nunique() > 1
+    colours = sample_colours(MODELS, len(groups), 0.35, 0.9)
+    figure, subplots = make_grid([escape_name(name) for name in names], min(len(names), MOST_PANELS_ACROSS))
+    for ((model, questions), lines), colour in zip(groups, colours, strict=True):
+        label = f"{escape_name(model)} ({escape_name(questions)} questions)" if several_sets else escape_name(model)
+        for name, subplot in zip(names, subplots, strict=True):
+            line = lines[lines["name"] == name].sort_values(LAYER)
+            figure.add_scatter(
+                x=line[LAYER],
+                y=line["accuracy"],
+                name=label,
+                legendgroup=label,
+                showlegend=name == names[0],
+                line_color=colour,
+                error_y={
+                    "array": line["accuracy_high"] - line["accuracy"],
+                    "arrayminus": line["accuracy"] - line["accuracy_low"],
+                    "thickness": 1,
+                    "width": 2,
+                },
+                customdata=line[["accuracy_low", "accuracy_high"]].astype(float),
+                hovertemplate=f"{escape_name(model)}<br>layer %{{x}}: %{{y:.1%}}<br>"
+                "95%: %{customdata[0]:.1%} to %{customdata[1]:.1%}<extra></extra>",
+                **subplot,
+            )
+    title_axes(figure, subplots, f"layer ({TABLE_LAYER}: the table)", "accuracy, with 95% intervals")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_layout(legend=BELOW)
+    title = compose_title(rows, "word analogies by layer")
+    return finish_figure(
+        figure, title, _count_questions(rows[rows[LAYER] == TABLE_LAYER]), TITLE_HEIGHT + PANEL_TITLE_HEIGHT
+    )
 
 
 def _add_bars(figure: go.Figure, rows: pd.DataFrame, name: str, model: str, colour: str) -> None:

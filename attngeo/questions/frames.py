@@ -21,7 +21,7 @@ TEXTS = (
 )  # fmt: skip
 WHOLE = (
     "parameters", "step", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "from_head",
-    "to_layer", "to_head", "from_heads", "to_heads", "token_id", "target_id", "rank", "position",
+    "to_layer", "to_head", "other_layer", "from_heads", "to_heads", "token_id", "target_id", "rank", "position",
     "attended_position", "asked", "known",
 )  # fmt: skip
 FLAGS = ("related", "above_threshold")

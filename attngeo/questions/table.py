@@ -28,7 +28,7 @@ QUESTIONS = {
         Question(
             "analogy",
             "attngeo.analogies.options:AnalogyOptions",
-            "attngeo.analogies.options:ANALOGY_COLUMNS",
+            "attngeo.analogies.options:analogy_columns",
             "attngeo.analogies.options:CHECKS",
             title="Word analogies",
             table="attngeo.analogies.table:answer_rows",

@@ -22,7 +22,7 @@ def bert() -> pd.DataFrame:
     rows = pd.read_csv(DATA / "published" / "analogy_bert_questions.csv")
     words = rows["task"].str.split(expand=True)
     return rows.assign(
-        model="BERT", type=np.where(rows["category"].str.startswith("gram"), "syn", "sem"), known=True,
+        model="BERT", layer=-1, type=np.where(rows["category"].str.startswith("gram"), "syn", "sem"), known=True,
         first_pair=words[0] + " " + words[1], second_pair=words[2] + " " + words[3],
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ def frame(ranks: Any, model: str = "m", category: str = "c", kind: str = "", kno
     """Answers to all questions of fourteen pairs."""
     first, second = zip(*QUESTIONS, strict=True)
     return pd.DataFrame({
-        "model": model, "category": category, "type": kind, "known": known, "first_pair": first, "second_pair": second,
-        "rank": pd.array(ranks, "Int64"), "cosine": 1 / np.asarray(ranks, float),
+        "model": model, "layer": -1, "category": category, "type": kind, "known": known, "first_pair": first,
+        "second_pair": second, "rank": pd.array(ranks, "Int64"), "cosine": 1 / np.asarray(ranks, float),
     })  # fmt: skip
 
 

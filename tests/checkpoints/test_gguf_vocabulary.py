@@ -216,3 +216,25 @@ def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> No
         open_embedding("org/name/model.gguf")
     stored = open_embedding("org/name/model.gguf", hub=HubAccess(download=True))
     assert list(stored.labels) == list(open_embedding(tmp_path / "original").labels)
+
+
+@pytest.mark.parametrize(
+    ("stated", "frame"),
+    [
+        ({}, ([], [])),
+        ({"add_bos_token": True}, (["<|endoftext|>"], [])),
+        ({"add_bos_token": False, "add_eos_token": True}, ([], ["<|endoftext|>"])),
+    ],
+)
+def test_special_tokens_around_a_text_are_those_that_the_file_states(
+    stated: dict[str, Any], frame: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    library = byte_level(tmp_path / "tokenizer.json")
+    tokens = [library.id_to_token(number) for number in range(library.get_vocab_size())]
+    merges = [" ".join(pair) for pair in json.loads((tmp_path / "tokenizer.json").read_text())["model"]["merges"]]
+    ids = {"bos_token_id": 0, "eos_token_id": 0}
+    (tmp_path / "alone").mkdir()
+    path = write_vocabulary(tmp_path / "alone/m.gguf", "gpt2", tokens, len(tokens), stated=ids | stated, merges=merges)
+    embedding = open_embedding(path)
+    assert embedding.find_frame is not None
+    assert tuple([tokens[row] for row in rows] for rows in embedding.find_frame()) == frame

@@ -97,6 +97,32 @@ def test_vocab_txt(tmp_path: Path) -> None:
         assert cut(embedding, word) == (None if 1 in expected else expected)
 
 
+def list_frame(embedding: Embedding) -> list[list[str]]:
+    """The special tokens before and after a text."""
+    assert embedding.find_frame is not None
+    return [[embedding.labels[row] for row in rows] for rows in embedding.find_frame()]
+
+
+def test_special_tokens_around_a_text_are_those_of_the_tokeniser(tmp_path: Path) -> None:
+    """As tokenizer.json says, as transformers puts them for the class of a vocabulary, or as a tokeniser in memory."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+    from transformers import BertTokenizer
+
+    folder = checkpoint(tmp_path / "file", 9, model_type="bert")
+    vocabulary = write_word_pieces(folder)
+    assert list_frame(open_embedding(folder)) == [["[CLS]"], ["[SEP]"]]
+    word_piece(folder / "tokenizer.json", vocabulary)
+    assert list_frame(open_embedding(folder)) == [[], []]
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = [("[CLS]", 2), ("[MASK]", 4), ("[SEP]", 3)]
+    library.post_processor = TemplateProcessing(single="[CLS] [MASK] $A [SEP]", special_tokens=special)
+    library.save(str(folder / "tokenizer.json"))
+    assert list_frame(open_embedding(folder)) == [["[CLS]", "[MASK]"], ["[SEP]"]]
+    in_memory = BertTokenizer(str(folder / "vocab.txt"))
+    assert list_frame(open_embedding(folder, tokenizer=in_memory)) == [["[CLS]"], ["[SEP]"]]
+
+
 def test_the_settings_beside_a_vocabulary_count(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "model", 9, model_type="bert")
     write_word_pieces(folder)

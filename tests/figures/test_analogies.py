@@ -1,4 +1,4 @@
-"""Bars of word analogies."""
+"""Bars of word analogies, and lines over layers."""
 
 from __future__ import annotations
 
@@ -50,3 +50,20 @@ def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.
     assert len(bars.x) == 3
     assert figure.layout.showlegend is False
     assert figure.layout.title.text == "a: word analogies<br><sup>8 questions</sup>"
+
+
+def test_a_line_over_the_layers_for_each_model_with_its_intervals(scores: pd.DataFrame) -> None:
+    """In a panel for all questions, then one for each type; categories have none."""
+    layers = pd.concat([scores.assign(layer=layer, accuracy=scores["accuracy"] + 0.01 * layer) for layer in (1, -1, 0)])
+    figure = draw_analogies(layers, PlotOptions())
+    assert [title.text for title in figure.layout.annotations] == ["overall", "semantic"]
+    assert [(line.name, line.xaxis) for line in figure.data] == [("a", "x"), ("a", "x2"), ("b", "x"), ("b", "x2")]
+    overall = figure.data[2]
+    assert list(overall.x) == [-1, 0, 1]
+    assert list(overall.y) == pytest.approx([0.79, 0.8, 0.81])
+    assert list(overall.error_y.array) == pytest.approx([0.03, 0.02, 0.01])
+    assert list(overall.error_y.arrayminus) == pytest.approx([0.04, 0.05, 0.06])
+    assert "-1: the table" in figure.layout.xaxis.title.text
+    assert figure.layout.showlegend
+    # Rows of one layer are bars, as those without layers.
+    assert draw_analogies(scores.assign(layer=-1), PlotOptions()).data[0].type == "bar"
