@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 # Half of a 95% interval of Student's t in standard errors, by the number of pairs.
-STUDENT = {3: 4.3027, 6: 2.5706}
+STUDENT = {2: 12.7062, 3: 4.3027, 6: 2.5706}
 # The same by the degrees of freedom of a fit.
-STUDENT_OF_FIT = {6: 2.4469, 14: 2.1448}
+STUDENT_OF_FIT = {14: 2.1448}
 # The order of the paper's tables.
 DATA = ["jigsaw", "wikipedia", "redpajama"]
 
@@ -182,34 +182,74 @@ def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
 
 
 def cells(table: pd.DataFrame, size: str) -> list[float]:
-    """The table of combinations of factors: mean, lowest and highest final loss, mean symmetry."""
+    """Combinations of factors: final loss (mean, and lowest and highest of several seeds), and mean symmetry."""
     grouped = _base(table, size).groupby(FACTORS)
-    means = grouped["loss"].agg(["mean", "min", "max"]).assign(symmetry=grouped["symmetry"].mean())
+    kinds = ["mean"] if size == "larger" else ["mean", "min", "max"]
+    means = grouped["loss"].agg(kinds).assign(symmetry=grouped["symmetry"].mean())
     return [number for row in means.to_numpy() for number in row]
 
 
-def effects(table: pd.DataFrame, size: str, names: list[str]) -> list[float]:
-    """Effects of factors on the final loss, each with half of its 95% interval.
+def effects(table: pd.DataFrame) -> list[float]:
+    """Effects of the factors on the final loss from the smaller base, each with half of its 95% interval.
 
-    Least squares with a mean for each seed. From the larger base, the model has the four factors and the three pairs of
-    interactions that the half of the combinations can tell apart; from the smaller one, both factors and their
-    interaction.
+    Least squares with a mean for each seed, the four factors, and the three pairs of interactions that half of the
+    combinations can tell apart.
     """
-    runs = _base(table, size)["loss"].reset_index()
+    runs = _base(table, "smaller")["loss"].reset_index()
     signs = 2 * runs[FACTORS].to_numpy() - 1
-    columns = [signs[:, number] for number in range(4)]
-    pairs = [(0, 1), (0, 2), (0, 3)]
-    if size == "smaller":
-        columns = columns[:2]
-        pairs = pairs[:1]
-    columns += [signs[:, first] * signs[:, second] for first, second in pairs]
+    pairs = signs[:, :1] * signs[:, 1:]
     seeds = pd.get_dummies(runs["seed"], dtype=float).to_numpy()
-    design = np.column_stack([*columns, seeds])
+    design = np.column_stack([signs, pairs, seeds])
     losses = runs["loss"].to_numpy()
     solution, *_ = np.linalg.lstsq(design, losses, rcond=None)
     free = len(losses) - design.shape[1]
     variance = np.square(losses - design @ solution).sum() / free
     deviations = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
-    half = STUDENT_OF_FIT[free] * deviations
-    order = [*FACTORS[: 4 if size == "larger" else 2], *(f"symmetric and {FACTORS[second]}" for _, second in pairs)]
-    return [number for name in names for number in (2 * solution[order.index(name)], 2 * half[order.index(name)])]
+    halves = STUDENT_OF_FIT[free] * deviations
+    return [number for place in range(7) for number in (2 * solution[place], 2 * halves[place])]
+
+
+def sizes_of_default(tables: list[pd.DataFrame]) -> list[float]:
+    """The encoder's final loss from the smaller default start, and from the larger one, by the seeds of the first."""
+    smaller = _base(tables[0], "smaller")["loss"].loc[:, 0, 0, 0, 0]
+    last = _select(tables[1], objective="mlm", init="default", step=3000, layer=0)
+    larger = last.drop_duplicates("seed").set_index("seed")["loss"]
+    return [smaller.mean(), larger[smaller.index.get_level_values("seed")].mean()]
+
+
+def _last_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of whole layers of default decoders at step 3,000: a row for each seed, a column for each layer."""
+    last = table[table["step"] == 3000]
+    if "head" in last:
+        last = _select(last[last["head"].isna()], objective="clm", init="default")
+    return last.pivot(index="seed", columns="layer", values="symmetry")
+
+
+def compare_masked(tables: list[pd.DataFrame]) -> list[float]:
+    """The table of decoders with whole and with masked inputs: mean symmetry of each layer, and the lowest value."""
+    numbers = []
+    for table in tables:
+        layers = _last_layers(table)
+        numbers += [*layers.mean(), layers.min().min()]
+    return numbers
+
+
+def _constrained(table: pd.DataFrame, objective: str) -> pd.DataFrame:
+    """Final losses by seed (rows) and constraint (columns); seeds without all constraints are left out."""
+    last = _select(table[table["step"] == table["step"].max()], objective=objective, layer=0)
+    return last.pivot(index="seed", columns="constraint", values="loss").dropna()
+
+
+def constraints(table: pd.DataFrame) -> list[float]:
+    """The table of constraints: for each objective, mean loss and symmetry, and the loss less that without one."""
+    last = table[table["step"] == table["step"].max()]
+    numbers = []
+    for constraint in ("none", "penalty 0.1", "penalty 1", "penalty 10", "tied"):
+        for objective in ("mlm", "clm"):
+            losses = _constrained(table, objective)
+            rows = _select(last, objective=objective, constraint=constraint)
+            rows = rows[rows["seed"].isin(losses.index)]
+            numbers += [losses[constraint].mean(), rows.groupby("seed")["symmetry"].median().mean()]
+            if constraint != "none":
+                numbers += _with_interval(losses[constraint] - losses["none"])
+    return numbers
