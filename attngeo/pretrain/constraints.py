@@ -93,7 +93,8 @@ def _find_pair(site: AttentionSite, parameters: Mapping[str, Tensor]) -> tuple[s
     if fused or parameters[site.tensors["q"]].shape != parameters[site.tensors["k"]].shape:
         raise UnsupportedModelError(
             f"{site.module} has no two weights of one shape for queries and keys, so they cannot be one; leave out "
-            "$tie_query_key"
+            "$tie_query_key",
+            "tie_query_key",
         )
     return site.tensors["q"], site.tensors["k"]
 

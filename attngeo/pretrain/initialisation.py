@@ -222,7 +222,8 @@ def _number_parts(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     if isinstance(site.layout, LatentLayout):
         raise UnsupportedModelError(
             f"{site.module} makes keys and values from one latent, whose scale cannot be set; choose $init default or "
-            "symmetric alone"
+            "symmetric alone",
+            "init",
         )
     if site.missing:
         raise UnsupportedModelError(f"{site.module} has no known values: {site.missing}")
@@ -250,7 +251,7 @@ def _make_biases(
     for letter, deviation in zip(LETTERS, deviations, strict=True):
         rows = numbers[letter].bias
         if rows is None:
-            raise UnsupportedModelError(f"{site.module} has no {letter} bias; leave out $init_bias")
+            raise UnsupportedModelError(f"{site.module} has no {letter} bias; leave out $init_bias", "init_bias")
         draws = torch.randn(rows.numel(), generator=generator, dtype=torch.float64)
         yield Change(site.tensors[f"{letter}_bias"], rows, deviation * draws)
 

@@ -298,7 +298,8 @@ def test_the_command_prints_a_row_for_each_layer(inside: Command, tmp_path: Path
     asked = ("--questions", questions, "--n-answers", 1, "--layers", "0-2")
     run = inside("analogy", path, *asked, "--plot", figure)
     assert run.returncode == 0, run.stderr
-    rows = [line.split() for line in run.stdout.splitlines() if line[:2].strip().lstrip("-").isdigit()]
+    table = run.stdout.partition("───")[2]  # below the title, which begins with a number, too
+    rows = [line.split() for line in table.splitlines() if line[:3].strip().lstrip("-").isdigit()]
     assert [row[0] for row in rows] == ["-1", "0", "1", "2"]
     expected = ask(tmp_path, path, lines, layers="0-2").rows.query("level == 'overall'")
     assert [float(row[2]) for row in rows] == pytest.approx(expected["accuracy"].tolist(), abs=5e-4)

@@ -30,11 +30,20 @@ def check_settings(folder: Path, options: Options) -> None:
     for name, value in stated.items():
         is_real = name in REAL and type(value) is int
         expected = float(value) if is_real else value
+        if name in ("init_std", "init_bias") and value is not None:
+            expected = expand(value)
         if name not in values or values[name] != expected:
             raise Wrong(f"{name}: {values.get(name)!r:.80} instead of {expected!r:.80}")
     for name, value in values.items():
         if not has_type(value, hints[name]):
             raise Wrong(f"{name}: {value!r:.80} is not of type {hints[name]}")
+
+
+def expand(value: Any) -> tuple[float, ...]:
+    """Three numbers from one or three, which may be a text with commas between them."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    numbers = tuple(map(float, parts))
+    return numbers if len(numbers) == 3 else numbers * 3
 
 
 @cache
@@ -64,6 +73,9 @@ def has_type(value: Any, hint: Any) -> bool:
     """Whether a value has a declared type; a whole number is also a real one, a truth value is no number."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        return type(value) is tuple and len(value) == len(kinds) and all(map(has_type, value, kinds))
     if get_origin(hint) is UnionType or get_args(hint):
         return any(has_type(value, each) for each in get_args(hint))
     return type(value) in ((int, float) if hint is float else (hint,))
