@@ -333,8 +333,7 @@ def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> lis
 
 def excess_at(table: pd.DataFrame, model: str, size: int) -> float:
     """Mean excess of a model over seeds, with this number of training sequences."""
-    by_seed: pd.Series[float] = _by_size(table, model, "excess").loc[size]
-    return by_seed.mean()
+    return float(_by_size(table, model, "excess").loc[[size]].to_numpy().mean())
 
 
 def known_cross_entropy(table: pd.DataFrame) -> list[float]:

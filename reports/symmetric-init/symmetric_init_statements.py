@@ -171,22 +171,25 @@ FACTORS = ["symmetric", "query_key", "value", "biases"]
 def _final_losses(table: pd.DataFrame) -> pd.DataFrame:
     """Runs of one base: their settings, their final loss and the median symmetry of their layers at the end."""
     last = table[table["step"] == table["step"].max()]
-    return last.groupby(["base", *FACTORS, "seed"]).agg(loss=("loss", "first"), symmetry=("symmetry", "median"))
+    runs = last.groupby(["base", *FACTORS, "seed"])
+    return pd.DataFrame({"loss": runs["loss"].first(), "symmetry": runs["symmetry"].median()})
 
 
 def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
     """The final losses of the runs with the larger base, or with the smaller one."""
     runs = _final_losses(table)
     bases = runs.index.get_level_values("base")
-    return runs[bases == (bases.max() if size == "larger" else bases.min())]
+    return runs.loc[bases == (bases.max() if size == "larger" else bases.min())]
 
 
 def cells(table: pd.DataFrame, size: str) -> list[float]:
     """Combinations of factors: final loss (mean, and lowest and highest of several seeds), and mean symmetry."""
     grouped = _base(table, size).groupby(FACTORS)
-    kinds = ["mean"] if size == "larger" else ["mean", "min", "max"]
-    means = grouped["loss"].agg(kinds).assign(symmetry=grouped["symmetry"].mean())
-    return [number for row in means.to_numpy() for number in row]
+    columns = [grouped["loss"].mean()]
+    if size == "smaller":
+        columns += [grouped["loss"].min(), grouped["loss"].max()]
+    columns.append(grouped["symmetry"].mean())
+    return [number for row in zip(*columns, strict=True) for number in row]
 
 
 def effects(table: pd.DataFrame) -> list[float]:

@@ -1,6 +1,6 @@
 """Word analogies by the hidden states of single words, layer by layer, in three models; see README.md beside it.
 
-    python reports/analogies-by-layer/measure.py MODELS
+    python reports/analogies-by-layer/by_layer.py MODELS
 
 MODELS: the folder that reports/pretrained/fetch.py wrote. Writes accuracy.csv (each layer) and comparisons.csv (each
 layer against the table of its model) beside this file. Settings whose rows are there are not measured again.
