@@ -177,9 +177,9 @@ def _final_losses(table: pd.DataFrame) -> pd.DataFrame:
 
 def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
     """The final losses of the runs with the larger base, or with the smaller one."""
-    runs = _final_losses(table)
-    bases = runs.index.get_level_values("base")
-    return runs.loc[bases == (bases.max() if size == "larger" else bases.min())]
+    runs = _final_losses(table).reset_index("base")
+    base = runs["base"].max() if size == "larger" else runs["base"].min()
+    return runs[runs["base"] == base]
 
 
 def cells(table: pd.DataFrame, size: str) -> list[float]:
@@ -214,7 +214,7 @@ def effects(table: pd.DataFrame) -> list[float]:
 
 def sizes_of_default(tables: list[pd.DataFrame]) -> list[float]:
     """The encoder's final loss from the smaller default start, and from the larger one, by the seeds of the first."""
-    smaller = _base(tables[0], "smaller")["loss"].loc[:, 0, 0, 0, 0]
+    smaller = _base(tables[0], "smaller")["loss"].loc[0, 0, 0, 0]
     last = _select(tables[1], objective="mlm", init="default", step=3000, layer=0)
     larger = last.drop_duplicates("seed").set_index("seed")["loss"]
     return [smaller.mean(), larger[smaller.index.get_level_values("seed")].mean()]

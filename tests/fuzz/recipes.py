@@ -62,7 +62,8 @@ RECIPE: dict[str, Any] = {
 }  # fmt: skip
 # The options of real numbers; a whole one arrives as a real one.
 REAL = (
-    "gamma", "lr", "weight_decay", "mlm_probability", "symmetry_penalty", "mixup", "cutmix", "label_smoothing", "ema_decay",
+    "gamma", "lr", "weight_decay", "mlm_probability", "symmetry_penalty", "mixup", "cutmix", "label_smoothing",
+    "ema_decay",
 )  # fmt: skip
 UNITS = {"": 1, "GB": 10**9, "GiB": 2**30}
 VALUES = (
