@@ -179,7 +179,8 @@ def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
     """The final losses of the runs with the larger base, or with the smaller one."""
     runs = _final_losses(table).reset_index("base")
     base = runs["base"].max() if size == "larger" else runs["base"].min()
-    return runs[runs["base"] == base]
+    of_base: pd.DataFrame = runs[runs["base"] == base]
+    return of_base
 
 
 def cells(table: pd.DataFrame, size: str) -> list[float]:
