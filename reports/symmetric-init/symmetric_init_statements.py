@@ -213,6 +213,12 @@ def effects(table: pd.DataFrame) -> list[float]:
     return [number for place in range(7) for number in (2 * solution[place], 2 * halves[place])]
 
 
+def largest_gain(table: pd.DataFrame) -> float:
+    """The largest gain of symmetric weights in the interval of their effect."""
+    effect, half = effects(table)[:2]
+    return half - effect
+
+
 def sizes_of_default(tables: list[pd.DataFrame]) -> list[float]:
     """The encoder's final loss from the smaller default start, and from the larger one, by the seeds of the first."""
     smaller = _base(tables[0], "smaller")["loss"].loc[0, 0, 0, 0]
