@@ -75,7 +75,7 @@ def draw_cities(table: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(type="log", tickvals=ticks, title="attention's error divided by the method's (log scale)")
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_layout(width=900, height=400)
-    details = "mean of six choices with 95% intervals; open symbols: each choice; left of 1 attention is better"
+    details = "geometric mean of six choices with 95% intervals; open symbols: choices; left of 1 attention is better"
     return finish_figure(figure, "cities that no training row has: errors of attention and of others", details)
 
 
