@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
-import networkx as nx
 from torch import Tensor
 
 
@@ -30,26 +30,32 @@ class SignTest(NamedTuple):
 
 
 def match_pairs(cosines: Tensor, key_heads: Sequence[int]) -> list[tuple[int, int]]:
-    """Disjoint pairs of heads of one layer with the largest sum of |cosine|; heads that share keys are no pair.
+    """Disjoint pairs of heads of one layer, those with the largest |cosine| first; heads that share keys are no pair.
 
     Args:
         cosines: of each head with each other one, [heads, heads], symmetric; NaN is no pair.
         key_heads: the key head of each head, [heads].
 
     Returns:
-        The pairs (head, later head), in ascending order. As many as possible.
+        The pairs (head, later head), from the largest |cosine| to the smallest.
 
     >>> import torch
-    >>> match_pairs(torch.tensor([[1, 0.9, -0.8], [0.9, 1, 0.1], [-0.8, 0.1, 1]]), [0, 1, 1])
-    [(0, 1)]
+    >>> match_pairs(torch.tensor([[1, 0.9, -0.8], [0.9, 1, 0.1], [-0.8, 0.1, 1]]), [0, 0, 1])
+    [(0, 2)]
     """
-    graph = nx.Graph()
-    for head, row in enumerate(cosines.abs().tolist()):
-        for other in range(head):
-            if key_heads[head] != key_heads[other] and not math.isnan(row[other]):
-                graph.add_edge(other, head, weight=row[other])
-    matched = nx.max_weight_matching(graph, maxcardinality=True)
-    return sorted((min(pair), max(pair)) for pair in matched)
+    sizes = cosines.abs().tolist()
+    pairs = [
+        (head, other)
+        for head, other in combinations(range(len(key_heads)), 2)
+        if key_heads[head] != key_heads[other] and not math.isnan(sizes[head][other])
+    ]
+    left = {*range(len(key_heads))}
+    matched = []
+    for pair in sorted(pairs, key=lambda pair: -sizes[pair[0]][pair[1]]):
+        if left.issuperset(pair):
+            left.difference_update(pair)
+            matched.append(pair)
+    return matched
 
 
 def judge_signs(cosines: Sequence[float]) -> SignTest:
