@@ -235,10 +235,16 @@ def errors_of_settings(
     return [mean_error(table, experiment, model, direction) for table in tables for direction in directions]
 
 
-def one_layer_by_text(table: pd.DataFrame) -> list[float]:
-    """One layer of attention on temperatures, without earlier days, with one and two; the paper's first one."""
-    errors = temperature_errors(table, "efa")
-    return [*errors["value"], errors["published"].iloc[0]]
+def layers_by_text(tables: Sequence[pd.DataFrame]) -> list[float]:
+    """One, two and four layers on temperatures by the text; two and four by the code; the paper's three."""
+    text, code = (temperature_errors(table, "efa") for table in tables)
+    layers = ["1 layer", "2 layers", "4 layers"]
+    return [*text.loc[layers]["value"], *code.loc[layers[1:]]["value"], *text.loc[layers]["published"]]
+
+
+def days_by_text(table: pd.DataFrame) -> list[float]:
+    """One layer on temperatures by the text, with one and two earlier days."""
+    return [*temperature_errors(table, "efa").loc[["1 layer, 1 day", "1 layer, 2 days"]]["value"]]
 
 
 def predictions_of_ratings(table: pd.DataFrame) -> pd.DataFrame:
