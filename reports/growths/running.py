@@ -30,7 +30,7 @@ from transformers import AutoTokenizer, BertForMaskedLM, BertModel
 import attngeo
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.figures.save import save_figure
-from attngeo.figures.style import finish_figure
+from attngeo.figures.style import GUIDE, SIGNED, finish_figure
 from attngeo.geometry.forms import Form
 from attngeo.geometry.mirrors import cosines, multiply_pairs, multiply_themselves, pair_heads
 from attngeo.pretrain.text import NO_LABEL
@@ -55,8 +55,13 @@ FARTHEST = 6
 # Masked sequences, and their tokens: the small encoders were trained on so many.
 SEQUENCES, TOKENS = 512, 32
 SEED = 0
-# The colors of mirrors, twins and other pairs in the figures.
-COLORS = {"mirror": "#D55E00", "twin": "#0072B2", "other": "#BBBBBB"}
+# The kinds of pairs in the figures: their colors, and their names.
+COLORS = {"other": GUIDE, "twin": SIGNED[-1][1], "mirror": SIGNED[0][1]}
+LABELS = {
+    "other": "other pairs",
+    "twin": f"the {STRONGEST} strongest twins",
+    "mirror": f"the {STRONGEST} strongest mirrors",
+}
 PAIR = ["layer", "head", "other"]
 KINDS = ("mirror", "twin", "antisymmetric")
 
@@ -461,7 +466,7 @@ class Ablation:
                     excess = effects[2] - effects[0] - effects[1]
                     low, high = bound(excess)
                     rows.append({
-                        **pair, "measure": name, "intact": intact[name].mean(),
+                        **pair, "measure": name, "intact": round(intact[name].mean(), 9),
                         "head_effect": effects[0].mean(), "other_effect": effects[1].mean(),
                         "both_effect": effects[2].mean(),
                         "excess": excess.mean(), "excess_low": low, "excess_high": high,
@@ -525,47 +530,55 @@ def ablate_all(model: Any, pairs: pd.DataFrame, batches: Sequence[Batch], traine
     masked: list[tuple[str, Path | None, str]] = [("demo:encoder", locate_demo("encoder"), "austen")]
     masked += [(Path(folder).parent.name, Path(folder), trained[0]) for folder in trained[1:]]
     frames += [ablate_masked(*about) for about in masked if about[0] not in finished]
-    return pd.concat(frames)
+    return pd.concat(frames, ignore_index=True)
 
 
-def draw_running(pairs: pd.DataFrame) -> go.Figure:
-    """What weights say of each pair of heads, against its logits."""
-    figure = make_subplots(1, 2, subplot_titles=["a head with the transpose of the other", "antisymmetric parts"])
-    shown = (("mirror", "running_mirror"), ("antisymmetric", "running_antisymmetric"))
-    for column, (of_weights, of_logits) in enumerate(shown, 1):
-        for kind in ("other", "twin", "mirror"):
-            rows = pairs[pairs["kind"] == kind]
-            text = [f"layer {row.layer}, heads {row.head} and {row.other}" for row in rows.itertuples()]
-            label = "other pairs" if kind == "other" else f"the {STRONGEST} strongest {kind}s"
-            points = go.Scatter(
-                x=rows[of_weights], y=rows[of_logits], text=text, mode="markers", name=label, legendgroup=kind,
-                showlegend=column == 1, marker={"color": COLORS[kind], "size": 5 if kind == "other" else 8},
-            )  # fmt: skip
-            figure.add_trace(points, 1, column)
-        figure.update_xaxes(title_text="cosine of the weights", row=1, col=column)
-        figure.update_yaxes(title_text="correlation of the logits", row=1, col=column)
-    finish_figure(figure, "Pairs of heads of MiniLM: weights against the running model", top=70)
-    return figure.update_layout(width=900, height=440)
+def add_pairs(figure: go.Figure, rows: pd.DataFrame, x: pd.Series, y: pd.Series, column: int) -> None:
+    """Add a point for each pair of heads to a panel, in the color of its kind.
 
-
-def draw_ablation(rows: pd.DataFrame) -> go.Figure:
-    """The effect of ablating both heads of a pair against the sum of their effects, for MiniLM."""
-    rows = rows[rows["measure"] == "tokens"]
-    figure = go.Figure()
-    sums = rows["head_effect"] + rows["other_effect"]
-    ends = [sums.min(), sums.max()]
-    figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#888888", "dash": "dot"}, name="the sum")
-    for kind in ("other", "twin", "mirror"):
+    Args:
+        figure: of one row of panels.
+        rows: of the pairs.
+        x: of each pair.
+        y: of each pair.
+        column: of the panel, from 1.
+    """
+    for kind, color in COLORS.items():
         chosen = rows[rows["kind"] == kind]
-        label = "other pairs" if kind == "other" else f"the {STRONGEST} strongest {kind}s"
-        figure.add_scatter(
-            x=sums[chosen.index], y=chosen["both_effect"], mode="markers", name=label,
-            marker={"color": COLORS[kind], "size": 5 if kind == "other" else 8},
+        text = [f"layer {row.layer}, heads {row.head} and {row.other}" for row in chosen.itertuples()]
+        points = go.Scatter(
+            x=x[chosen.index], y=y[chosen.index], text=text, mode="markers", name=LABELS[kind], legendgroup=kind,
+            showlegend=column == 1, marker={"color": color, "size": 5 if kind == "other" else 8},
         )  # fmt: skip
-    figure.update_xaxes(title_text="sum of the effects of each head alone (1 − cosine)", type="log")
-    figure.update_yaxes(title_text="effect of both (1 − cosine)", type="log")
-    finish_figure(figure, "Pairs of heads of MiniLM: ablating both, and each alone")
-    return figure.update_layout(width=700, height=480)
+        figure.add_trace(points, 1, column)
+
+
+def draw_running(rows: pd.DataFrame) -> go.Figure:
+    """What weights say of each pair of heads, against its logits."""
+    figure = make_subplots(1, 2, subplot_titles=["a head, and the transpose of the other", "antisymmetric parts"])
+    add_pairs(figure, rows, rows["mirror"], rows["running_mirror"], 1)
+    add_pairs(figure, rows, rows["antisymmetric"], rows["running_antisymmetric"], 2)
+    for column in (1, 2):
+        figure.update_xaxes(title_text="cosine of the weights", row=1, col=column)
+    figure.update_yaxes(title_text="correlation of the logits", row=1, col=1)
+    finish_figure(figure, "Pairs of heads of MiniLM: weights against the running model", top=70)
+    return figure.update_layout(width=900, height=420)
+
+
+def draw_causes(position: pd.DataFrame, ablated: pd.DataFrame) -> go.Figure:
+    """What is left of each pair in another order of the tokens, and the effect of ablating it."""
+    titles = ["the same positions or tokens, in another order", "ablating both heads"]
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.14)
+    add_pairs(figure, position, position["by_position"], position["by_token"], 1)
+    ablated = ablated[ablated["measure"] == "tokens"]
+    shares = ablated["excess"] / (ablated["head_effect"] + ablated["other_effect"])
+    add_pairs(figure, ablated, ablated["antisymmetric"], shares, 2)
+    figure.update_xaxes(title_text="correlation at the same positions", row=1, col=1)
+    figure.update_yaxes(title_text="at the same tokens", row=1, col=1)
+    figure.update_xaxes(title_text="cosine of the antisymmetric weights", row=1, col=2)
+    figure.update_yaxes(title_text="effect beyond the sum", tickformat=".0%", row=1, col=2)
+    finish_figure(figure, "Pairs of heads of MiniLM: positions, and ablation", top=70)
+    return figure.update_layout(width=900, height=420)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -587,7 +600,7 @@ def main(arguments: Sequence[str]) -> None:
     position.to_csv(HERE / "position.csv", index=False, float_format="%.4g")
     ablated.to_csv(ABLATED, index=False, float_format="%.4g")
     save_figure(draw_running(running), HERE / "running.png")
-    save_figure(draw_ablation(ablated[ablated["model"] == MINILM]), HERE / "ablation.png")
+    save_figure(draw_causes(position, ablated[ablated["model"] == MINILM]), HERE / "causes.png")
 
 
 if __name__ == "__main__":

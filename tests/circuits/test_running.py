@@ -106,7 +106,7 @@ def test_a_shuffled_sentence_is_compared_at_its_positions_and_at_its_tokens(scri
     tokens = [(at(i), at(j)) for i, j in places]
     swapped_tokens = [(at(j), at(i)) for i, j in places]
     for head, other in itertools.product(range(HEADS), repeat=2):
-        for name, same, transposed in (("position", places, swapped), ("token", tokens, swapped_tokens)):
+        for name, transposed in (("position", swapped), ("token", swapped_tokens)):
             forward = correlate_entries(logits[0, head], shuffled[0, other], places, transposed)
             backward = correlate_entries(logits[0, other], shuffled[0, head], places, transposed)
             assert compared[f"by_{name}"][0, head, other].item() == pytest.approx((forward + backward) / 2)
