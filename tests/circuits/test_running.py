@@ -110,8 +110,9 @@ def test_a_shuffled_sentence_is_compared_at_its_positions_and_at_its_tokens(scri
             forward = correlate_entries(logits[0, head], shuffled[0, other], places, transposed)
             backward = correlate_entries(logits[0, other], shuffled[0, head], places, transposed)
             assert compared[f"by_{name}"][0, head, other].item() == pytest.approx((forward + backward) / 2)
-        expected = correlate_entries(logits[0, head], shuffled[0, head], places, same)
-        assert compared["own_by_token"][0, head, head].item() == pytest.approx(expected)
+        for name, same in (("position", places), ("token", tokens)):
+            expected = correlate_entries(logits[0, head], shuffled[0, other], places, same)
+            assert compared[f"own_by_{name}"][0, head, other].item() == pytest.approx(expected)
         expected = correlate_entries(shuffled[0, head], shuffled[0, other], places, swapped)
         assert compared["shuffled"][0, head, other].item() == pytest.approx(expected)
 
