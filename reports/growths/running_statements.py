@@ -58,7 +58,7 @@ def count_above(table: pd.DataFrame, column: str) -> int:
 
 
 def compare_signs(table: pd.DataFrame, least: float) -> list[int]:
-    """Pairs whose antisymmetric cosine has one sign by weights and by logits, of those that by weights exceed a size."""
+    """Pairs whose antisymmetric cosine has one sign by weights and by logits, of those with a larger one by weights."""
     clear = table[table["antisymmetric"].abs() > least]
     same = np.sign(clear["antisymmetric"]) == np.sign(clear["running_antisymmetric"])
     return [int(same.sum()), len(same)]
@@ -72,7 +72,7 @@ def compare_signs_of_layer(table: pd.DataFrame, layer: int) -> list[int]:
 def rank_correlations_of_layers(table: pd.DataFrame) -> list[float]:
     """The Spearman correlation of both antisymmetric cosines over the pairs of each layer."""
     columns = ["antisymmetric", "running_antisymmetric"]
-    return [rows[columns].corr("spearman").iloc[0, 1] for _, rows in table.groupby("layer")]
+    return [float(rows[columns].corr("spearman").to_numpy()[0, 1]) for _, rows in table.groupby("layer")]
 
 
 def mirrors_by_position(table: pd.DataFrame) -> pd.DataFrame:

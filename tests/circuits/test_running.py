@@ -82,7 +82,7 @@ def test_a_mirror_by_its_weights_is_a_transpose_when_the_model_runs(
 
 def test_pairs_are_chosen_by_weights_alone(script: dict[str, Any]) -> None:
     pairs = pd.DataFrame({
-        "mirror": [0.5, -0.1, 0.4, 0.1, 0.2], "twin": [0.1, 0.2, 0.1, 0.6, -0.3],
+        "mirror": [0.3, -0.1, 0.4, 0.1, 0.2], "twin": [0.1, 0.2, 0.1, 0.6, -0.3],
         "antisymmetric": [-0.4, -0.9, -0.2, 0.3, 0.4],
     })  # fmt: skip
     assert script["name_strongest"](pairs, 1).tolist() == ["mirror", "other", "other", "twin", "other"]
