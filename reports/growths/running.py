@@ -1,6 +1,6 @@
 """Compare mirrors and twins among the heads of a model with what they do when it runs; see running.md beside it.
 
-python reports/growths/running.py                       # ten minutes on one core
+python reports/growths/running.py                       # five minutes on one core
 python reports/growths/running.py WIKITEXT ENCODER...   # also ablate trained encoders on this text
 python reports/growths/running.py --tokens              # write sentences.json, the tokens of sentences.txt
 
