@@ -10,7 +10,7 @@ The numbers before the comment, as many as the expression has, must be these, ro
 comment on the line above a table of Markdown computes all numbers of its rows.
 
 A long computation is a function of a module beside the text, which the expression calls: `efa_statements.py` in the
-folder `efa`. Its name has that of the folder, as mypy knows modules in folders with a hyphen by their names alone.
+folder `efa`. No two modules have the same name, as mypy knows modules in folders with a hyphen by their names alone.
 
 A text with the comment ALL_MARKED has such a comment for each number with a point or a percent sign. A number that no
 table gives names its source instead, where 2 is how many numbers come from there, 1 if it is left out:
@@ -119,9 +119,11 @@ def read_table(path: Path) -> pd.DataFrame:
 
 @cache
 def load_functions(folder: Path) -> dict[str, Any]:
-    """The names of the module of statements beside a text, if there is one."""
-    module = folder / f"{folder.name.replace('-', '_')}_statements.py"
-    return runpy.run_path(str(module)) if module.is_file() else {}
+    """The names of the modules of statements beside a text, if there are any."""
+    names: dict[str, Any] = {}
+    for module in sorted(folder.glob("*_statements.py")):
+        names |= runpy.run_path(str(module))
+    return names
 
 
 def silence(text: str) -> str:
