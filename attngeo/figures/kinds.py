@@ -314,8 +314,8 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="growths", draw="growths:draw_growths", source="score", most_models=4, options=("stack", "where"),
             columns=(*SCORED, "symmetry", *GROWTHS, *SHARES),
-            description="growth of the symmetric and antisymmetric parts of heads in their sum, and its shares of the "
-            "symmetry, against the layer",
+            description="growth of the symmetric and antisymmetric parts of heads in their sum, and the shares of the "
+            "symmetry of the layer, against the layer",
         ),
         FigureSpec(
             name="size", draw="sizes:draw_sizes", source="score", columns=SCORED,

@@ -143,9 +143,7 @@ def _measure(form: Form, right_grams: Tensor | None, *, with_norms: bool) -> Ten
     return numbers
 
 
-def _measure_exactly(
-    form: Form, chosen: Sequence[int], *, with_norms: bool
-) -> Iterator[tuple[Sequence[int], Tensor]]:
+def _measure_exactly(form: Form, chosen: Sequence[int], *, with_norms: bool) -> Iterator[tuple[Sequence[int], Tensor]]:
     """The statistics of some heads in float64, as `_gram_statistics` returns them: groups of heads, and theirs."""
     for heads in batches(chosen, form.left, torch.float64):
         q = to_float64(take(form.left, heads))

@@ -62,9 +62,7 @@ class LayerStatistics(FormStatistics):
     ratios: Tensor
 
     @classmethod
-    def join(
-        cls, layer: FormStatistics, divisors: Tensor, heads: FormTraces, head_divisors: Tensor
-    ) -> LayerStatistics:
+    def join(cls, layer: FormStatistics, divisors: Tensor, heads: FormTraces, head_divisors: Tensor) -> LayerStatistics:
         """The statistics of a layer and of its heads, of forms that `rescale_form` has divided.
 
         Args:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.checkpoints import CONFIG, weights, with_outputs, write_single
+from support.checkpoints import CONFIG, weights, write_single
 from support.dense import Matrix, dense_growths, form
 from support.messages import assert_states, refuses
 from support.tiny_models import TINY_MODELS, build
@@ -277,14 +279,14 @@ def test_growths_are_the_same_with_and_without_rows_of_heads() -> None:
 @pytest.mark.parametrize(("per_head", "full", "partial"), [(False, 1, 12), (True, 13, 0)])
 def test_heads_are_computed_once(per_head: bool, full: int, partial: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a layer with 12 heads; without their rows, only their traces and norms."""
-    counts = {"form_statistics": 0, "form_traces": 0}
-    for name in counts:
+    counts = Counter[str]()
 
-        def count(form: Form, name: str = name, compute: Callable[[Form], Any] = getattr(computing, name)) -> Any:
-            counts[name] += len(form.left)
-            return compute(form)
+    def count(form: Form, compute: Callable[[Form], Any]) -> Any:
+        counts[compute.__name__] += len(form.left)
+        return compute(form)
 
-        monkeypatch.setattr(computing, name, count)
+    for compute in (form_statistics, form_traces):
+        monkeypatch.setattr(computing, compute.__name__, functools.partial(count, compute=compute))
     attngeo.score("demo:minilm", layers=[0], per_head=per_head, scores=["agreement"])
     assert counts == {"form_statistics": full, "form_traces": partial}
 
@@ -335,7 +337,7 @@ def test_scores_that_are_added_later_are_computed(tmp_path: Path, monkeypatch: p
         pd.testing.assert_frame_equal(kept, computed)
 
 
-def test_the_figure_has_growths_and_shares_of_each_stack(tmp_path: Path) -> None:
+def test_the_figure_has_growths_and_shares_of_each_stack() -> None:
     rows = attngeo.score(["demo:encoder", "demo:decoder"], scores=SCORES, per_head=True)
     figure = attngeo.plot("growths", rows)
     assert len(figure.data) == 2 * 6
