@@ -127,3 +127,7 @@ attngeo efa attention "$scratch/field" "$scratch/days.csv" --places-output "$scr
 attngeo plot place-attention "$scratch/places.csv" --where "place=place 1" -o "$out/place-attention.png" \
     --width 900 --height 500 --quiet
 rm -r "$scratch"
+# Experiments of reports whose tables are of no kind.
+for report in symmetric-init efa tabular gradients; do
+    python "$out/../$report/${report//-/_}_figures.py"
+done

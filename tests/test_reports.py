@@ -218,6 +218,8 @@ READMES = sorted(path for folder in ("attngeo", "commands", "reports") for path 
 STATEMENTS = [statement for path in READMES for statement in read_statements(path)]
 # What computes the numbers of a text beside it.
 MODULES = sorted((ROOT / "reports").glob("*/*_statements.py"))
+# What draws the figures of a text from the tables beside it.
+DRAWINGS = sorted((ROOT / "reports").glob("*/*_figures.py"))
 ALL_MARKED_TEXTS = [path for path in READMES if ALL_MARKED in path.read_text("utf-8")]
 
 
@@ -241,6 +243,17 @@ def test_comments_call_the_functions_beside_the_text(path: Path) -> None:
     called.update(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert functions - called == set()
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=name_folder)
+def test_figures_of_a_report_are_drawn_and_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(path.parent)
+    figures = runpy.run_path(str(path))["draw_figures"]()
+    readme = (path.parent / "README.md").read_text("utf-8")
+    for name, figure in figures.items():
+        assert (ROOT / "reports/figures" / name).is_file()
+        assert f"reports/figures/{name})" in readme
+        assert all(len(trace.x) == len(trace.y) > 0 for trace in figure.data)
 
 
 @pytest.mark.parametrize("path", ALL_MARKED_TEXTS, ids=name_folder)

@@ -99,8 +99,8 @@ def inner_products(form: OffsetForm, other: OffsetForm) -> Tensor:
         form: as `head_forms` returns it.
         other: of the same pairs, ranks and widths.
     """
-    left = torch.einsum("hpn,gpn->phg", _to_complex128(form.left), _to_complex128(other.left).conj())
-    right = torch.einsum("hpn,gpn->phg", _to_complex128(form.right), _to_complex128(other.right).conj())
+    left = torch.einsum("hpn,gpn->phg", to_complex128(form.left), to_complex128(other.left).conj())
+    right = torch.einsum("hpn,gpn->phg", to_complex128(form.right), to_complex128(other.right).conj())
     turning = (left * right.conj()).real.sum(0) / 2
     other_left = to_float64(other.still_left)
     other_right = to_float64(other.still_right)
@@ -117,13 +117,14 @@ def squared_norms(form: OffsetForm) -> Tensor:
     Args:
         form: as `head_forms` returns it.
     """
-    left = _to_complex128(form.left).abs().square().sum(-1)
-    right = _to_complex128(form.right).abs().square().sum(-1)
+    left = to_complex128(form.left).abs().square().sum(-1)
+    right = to_complex128(form.right).abs().square().sum(-1)
     still_left = to_float64(form.still_left)
     still_right = to_float64(form.still_right)
     still = ((still_left @ still_left.mT) * (still_right @ still_right.mT)).sum((-2, -1))
     return (left * right).sum(-1) / 2 + still
 
 
-def _to_complex128(x: Tensor) -> Tensor:
+def to_complex128(x: Tensor) -> Tensor:
+    """Convert to complex128, on the CPU if the device has no float64."""
     return x.to("cpu" if x.device.type == "mps" else x.device, torch.complex128)

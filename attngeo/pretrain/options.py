@@ -269,7 +269,9 @@ class TextPretrainOptions(PretrainOptions):
     mlm_probability: Share = preset_option(
         "mlm_probability", "Share of tokens to mask", advanced=True, panel=MODEL, least=0
     )
-    text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
+    text_column: str = option(
+        "", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text", metavar="COLUMN"
+    )
     tokenizer: str = option(
         "",
         "Tokeniser: train one on the data, or use one from a folder or the Hub",

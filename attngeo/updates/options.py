@@ -59,7 +59,9 @@ class GradientOptions(Options):
         metavar="DATA",
         parse=as_text,
     )
-    text_column: str = option("", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text")
+    text_column: str = option(
+        "", "Column with the text, for a table", advanced=True, panel=INPUT, shown_default="text", metavar="COLUMN"
+    )
     objective: Objective | None = option(
         None,
         "Objective: predict masked tokens (15%) or the next token",

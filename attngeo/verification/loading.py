@@ -40,6 +40,8 @@ from attngeo.progress import Progress, ProgressCallback
 
 FLOAT32 = 4  # bytes
 ROOM = 2**30  # bytes, for what the model computes while it runs
+# What to do with a model that cannot be run, whichever question needs it.
+INSTEAD = "ask a question that runs no model, such as score"
 
 
 class LoadArguments(NamedTuple):
@@ -126,8 +128,7 @@ def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
     if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
         return LoadArguments(source, options | {"use_safetensors": False})
     raise UnsupportedModelError(
-        f"transformers cannot load {file}, expected one of: {', '.join(usual_names())}; rename it, or score it without "
-        "running it"
+        f"transformers cannot load {file}, expected one of: {', '.join(usual_names())}; rename it, or {INSTEAD}"
     )
 
 
@@ -177,8 +178,7 @@ def _require_room(nbytes: int) -> None:
     if need > have:
         raise NotEnoughMemoryError(
             f"running the whole model in float32 needs {need / 1e9:.1f} GB of memory, but {max(have, 0) / 1e9:.1f} GB "
-            "are available; use a machine with more memory, or score it without running it, which reads one layer at a "
-            "time"
+            f"are available; use a machine with more memory, or {INSTEAD}, which reads one layer at a time"
         )
 
 
@@ -189,11 +189,11 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
     """
     model_type = str(store.config.get("model_type"))
     if isinstance(store, AdapterStore):
-        raise UnsupportedModelError("a model with an adapter cannot be run; verify its base, or only score it")
+        raise UnsupportedModelError(f"a model with an adapter cannot be run; give its base, or {INSTEAD}")
     if isinstance(arguments.source, Path) and (arguments.source / ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"transformers would also load the adapter from the same folder; verify the model in a folder without "
-            f"{ADAPTER}, or only score it"
+            f"transformers would also load the adapter from the same folder; give the model in a folder without "
+            f"{ADAPTER}, or {INSTEAD}"
         )
     if "gguf_file" in arguments.options:
         with require_extra():
@@ -202,12 +202,12 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
             f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub is not "
-            "run; score it without running it, or install a version of transformers that has it"
+            f"run; install a version of transformers that has it, or {INSTEAD}"
         )
     if stated_quantization(store.config):
         raise UnsupportedModelError(
             f"its weights are quantised ({stated_quantization(store.config)}), so the running model does not use the "
-            "numbers in the file; give the model without quantisation, or score it without running it"
+            f"numbers in the file; give the model without quantisation, or {INSTEAD}"
         )
 
 
@@ -240,8 +240,7 @@ def _choose_class(config: Any) -> Any:
         return transformers.MODEL_MAPPING[type(config)]
     except KeyError:
         raise UnsupportedModelError(
-            f"transformers {transformers.__version__} has no model class for {type(config).__name__}; "
-            "score it without running it"
+            f"transformers {transformers.__version__} has no model class for {type(config).__name__}; {INSTEAD}"
         ) from None
 
 

@@ -301,7 +301,7 @@ def shared_products(table: pd.DataFrame) -> list[float]:
     return [shared["bidir_fm"], shared["unidir_fm"], 5 * lists.size()["bidir_fm"], shared["unidir_efa"]]
 
 
-def _by_size(table: pd.DataFrame, model: str, metric: str) -> pd.DataFrame:
+def by_size(table: pd.DataFrame, model: str, metric: str) -> pd.DataFrame:
     """A metric of fits to the known model: a row for each number of training sequences, a column for each seed."""
     rows = table[(table["model"] == model) & (table["metric"] == metric)]
     return rows.assign(size=rows["setting"].str[2:].astype(int)).pivot(index="size", columns="seed", values="value")
@@ -309,8 +309,8 @@ def _by_size(table: pd.DataFrame, model: str, metric: str) -> pd.DataFrame:
 
 def recovery_errors(table: pd.DataFrame) -> list[float]:
     """The table "Recovering a known model", row by row."""
-    columns = [_by_size(table, "efa", "cross_entropy"), _by_size(table, "efa", "excess")]
-    columns.append(_by_size(table, "fm", "excess"))
+    columns = [by_size(table, "efa", "cross_entropy"), by_size(table, "efa", "excess")]
+    columns.append(by_size(table, "fm", "excess"))
     numbers = []
     for size in columns[0].index:
         numbers.append(size)
@@ -324,14 +324,14 @@ def excess_slope(table: pd.DataFrame, least: int = 0, most: int = 10_000) -> lis
 
     least, most: the numbers of sequences that count.
     """
-    excess = _by_size(table, "efa", "excess").loc[least:most]
+    excess = by_size(table, "efa", "excess").loc[least:most]
     slopes = [np.polyfit(np.log(excess.index), np.log(excess[seed]), 1)[0] for seed in excess]
     return with_interval(pd.Series(slopes))
 
 
 def excess_at(table: pd.DataFrame, model: str, size: int) -> float:
     """Mean excess of a model over seeds, with this number of training sequences."""
-    return float(_by_size(table, model, "excess").loc[[size]].to_numpy().mean())
+    return float(by_size(table, model, "excess").loc[[size]].to_numpy().mean())
 
 
 def known_cross_entropy(table: pd.DataFrame) -> list[float]:
@@ -339,7 +339,7 @@ def known_cross_entropy(table: pd.DataFrame) -> list[float]:
     return with_interval(table[table["model"] == "bayes"]["value"])
 
 
-def _select_scores(table: pd.DataFrame, baskets: int) -> pd.DataFrame:
+def select_scores(table: pd.DataFrame, baskets: int) -> pd.DataFrame:
     """The rows of planted pairs, with the share of pairs whose score has the right sign in the column right_sign."""
     rows = table[(table["baskets"] == baskets) & table["auc"].notna()]
     is_together = rows["pairs"] == "complements"
@@ -349,7 +349,7 @@ def _select_scores(table: pd.DataFrame, baskets: int) -> pd.DataFrame:
 def planted_scores(table: pd.DataFrame, baskets: int) -> list[float]:
     """A table of "Planted complements and substitutes", row by row: share with the right sign, and AUC, by kind."""
     numbers = []
-    for _, score in _select_scores(table, baskets).groupby(["model", "score"], sort=False):
+    for _, score in select_scores(table, baskets).groupby(["model", "score"], sort=False):
         for _, pairs in score.groupby("pairs", sort=False):
             numbers += [*with_interval(pairs["right_sign"]), *with_interval(pairs["auc"])]
     return numbers
@@ -357,7 +357,7 @@ def planted_scores(table: pd.DataFrame, baskets: int) -> list[float]:
 
 def planted_means(table: pd.DataFrame, baskets: int, model: str, score: str, column: str) -> list[float]:
     """Means over seeds of a column, for the three kinds of planted pairs in the order of the tables."""
-    rows = _select_scores(table, baskets)
+    rows = select_scores(table, baskets)
     rows = rows[(rows["model"] == model) & (rows["score"] == score)]
     return [*rows.groupby("pairs", sort=False)[column].mean()]
 
@@ -368,7 +368,7 @@ def unrelated_mean(table: pd.DataFrame, baskets: int, model: str, score: str, co
     return float(rows[(rows["model"] == model) & (rows["score"] == score)][column].mean())
 
 
-def _errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
+def errors_by_choice(table: pd.DataFrame) -> pd.DataFrame:
     """Mean errors of the left-out cities: a row for each choice, a column for each method."""
     left_out = table[table["city"] != "the other 39 cities"]
     return left_out.pivot_table(index="choice", columns="method", values="mse", sort=False)
@@ -380,7 +380,7 @@ def left_out_cities(table: pd.DataFrame) -> list[float]:
     The error of a method; attention's error less this one, and divided by it (mean of logarithms, and both ends of its
     interval), over choices; choices and cities where attention's is lower.
     """
-    errors = _errors_by_choice(table)
+    errors = errors_by_choice(table)
     by_city = table[table["city"] != "the other 39 cities"].pivot(index="city", columns="method", values="mse")
     numbers = []
     for method in errors:
@@ -395,7 +395,7 @@ def left_out_cities(table: pd.DataFrame) -> list[float]:
 
 def ratio_to(table: pd.DataFrame, method: str) -> list[float]:
     """Attention's error divided by that of a method: geometric mean over choices, and both ends of its interval."""
-    errors = _errors_by_choice(table)
+    errors = errors_by_choice(table)
     mean, half = with_interval((errors["attention"] / errors[method]).map(math.log))
     return [math.exp(mean), math.exp(mean - half), math.exp(mean + half)]
 
@@ -407,7 +407,7 @@ def attention_on_known_cities(table: pd.DataFrame) -> list[float]:
 
 def difference_from(table: pd.DataFrame, method: str) -> list[float]:
     """Attention's error less that of a method, over choices."""
-    errors = _errors_by_choice(table)
+    errors = errors_by_choice(table)
     return with_interval(errors["attention"] - errors[method])
 
 

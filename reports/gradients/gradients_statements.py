@@ -274,7 +274,7 @@ def largest_demo_medians(table: pd.DataFrame, *scores: str) -> list[float]:
     return [groups[score].median().abs().max() for score in scores]
 
 
-def _interval(values: pd.Series[Any]) -> list[float]:
+def interval(values: pd.Series[Any]) -> list[float]:
     """The mean and the 95% interval of Student's t."""
     half = stats.t.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5
     return [values.mean(), values.mean() - half, values.mean() + half]
@@ -302,9 +302,9 @@ def own_token_table(table: pd.DataFrame) -> list[float]:
         for first, last in zip(firsts, ends, strict=True):
             rows = _select(draws, model=model, weights=weights, group=first)
             cells += [first, last] if last > first else [first]
-            cells += _interval(rows["own_token_share"]) if rows["own_token_share"].std() else [1]
+            cells += interval(rows["own_token_share"]) if rows["own_token_share"].std() else [1]
             cells += [rows["other_tokens_share"].mean()]
-            cells += _interval(rows["missed"]) if rows["missed"].std() else [0]
+            cells += interval(rows["missed"]) if rows["missed"].std() else [0]
     return cells
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 # Half of a 95% interval of Student's t in standard errors, by the number of pairs.
-STUDENT = {2: 12.7062, 3: 4.3027, 6: 2.5706}
+STUDENT = {3: 4.3027, 6: 2.5706}
 # The same by the degrees of freedom of a fit.
 STUDENT_OF_FIT = {14: 2.1448}
 # The order of the paper's tables.
@@ -26,7 +26,7 @@ def _select(table: pd.DataFrame, **cells: str | int) -> pd.DataFrame:
     return table
 
 
-def _with_interval(values: pd.Series[Any]) -> list[float]:
+def with_interval(values: pd.Series[Any]) -> list[float]:
     """Mean, and half of the 95% interval."""
     return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
 
@@ -73,17 +73,17 @@ def loss_gains(table: pd.DataFrame, objective: str) -> pd.Series[Any]:
 def mean_loss_gain(table: pd.DataFrame, objective: str, seeds: int = 6) -> list[float]:
     """Mean over the first seeds, and half of its interval."""
     gains = loss_gains(table, objective)
-    return _with_interval(gains[gains.index < seeds])
+    return with_interval(gains[gains.index < seeds])
 
 
 def mean_loss_of_decoder(table: pd.DataFrame) -> list[float]:
     """How much higher the decoder's loss is, and half of the interval."""
-    return _with_interval(-loss_gains(table, "clm"))
+    return with_interval(-loss_gains(table, "clm"))
 
 
 def mean_speed_up(table: pd.DataFrame) -> list[float]:
     """Of the encoder, and half of its interval."""
-    return _with_interval(_select(table, objective="mlm", init="symmetric")["speed_up"])
+    return with_interval(_select(table, objective="mlm", init="symmetric")["speed_up"])
 
 
 def last_step_of_gain(layers: pd.DataFrame) -> float:
@@ -135,7 +135,7 @@ def late_gains(table: pd.DataFrame, score: str) -> pd.Series[Any]:
 
 def mean_late_gain(table: pd.DataFrame, score: str) -> list[float]:
     """Mean over seeds, and half of its interval."""
-    return _with_interval(late_gains(table, score))
+    return with_interval(late_gains(table, score))
 
 
 def ranges_over_layers(table: pd.DataFrame) -> list[float]:
@@ -164,6 +164,8 @@ def count_late_sooner(table: pd.DataFrame, column: str) -> int:
     return int((means[True] < means[False]).sum())
 
 
+# The constraints of experiments.py but "none".
+CONSTRAINTS = ["penalty 0.1", "penalty 1", "penalty 10", "tied"]
 # The factors of experiments.py; symmetric comes first.
 FACTORS = ["symmetric", "query_key", "value", "biases"]
 
@@ -175,7 +177,7 @@ def _final_losses(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"loss": runs["loss"].first(), "symmetry": runs["symmetry"].median()})
 
 
-def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
+def runs_from(table: pd.DataFrame, size: str) -> pd.DataFrame:
     """The final losses of the runs with the larger base, or with the smaller one."""
     runs = _final_losses(table).reset_index("base")
     base = runs["base"].max() if size == "larger" else runs["base"].min()
@@ -185,7 +187,7 @@ def _base(table: pd.DataFrame, size: str) -> pd.DataFrame:
 
 def cells(table: pd.DataFrame, size: str) -> list[float]:
     """Combinations of factors: final loss (mean, and lowest and highest of several seeds), and mean symmetry."""
-    grouped = _base(table, size).groupby(FACTORS)
+    grouped = runs_from(table, size).groupby(FACTORS)
     columns = [grouped["loss"].mean()]
     if size == "smaller":
         columns += [grouped["loss"].min(), grouped["loss"].max()]
@@ -199,7 +201,7 @@ def effects(table: pd.DataFrame) -> list[float]:
     Least squares with a mean for each seed, the four factors, and the three pairs of interactions that half of the
     combinations can tell apart.
     """
-    runs = _base(table, "smaller")["loss"].reset_index()
+    runs = runs_from(table, "smaller")["loss"].reset_index()
     signs = 2 * runs[FACTORS].to_numpy() - 1
     pairs = signs[:, :1] * signs[:, 1:]
     seeds = pd.get_dummies(runs["seed"], dtype=float).to_numpy()
@@ -221,13 +223,13 @@ def largest_gain(table: pd.DataFrame) -> float:
 
 def sizes_of_default(tables: list[pd.DataFrame]) -> list[float]:
     """The encoder's final loss from the smaller default start, and from the larger one, by the seeds of the first."""
-    smaller = _base(tables[0], "smaller")["loss"].loc[0, 0, 0, 0]
+    smaller = runs_from(tables[0], "smaller")["loss"].loc[0, 0, 0, 0]
     last = _select(tables[1], objective="mlm", init="default", step=3000, layer=0)
     larger = last.drop_duplicates("seed").set_index("seed")["loss"]
     return [smaller.mean(), larger[smaller.index.get_level_values("seed")].mean()]
 
 
-def _last_layers(table: pd.DataFrame) -> pd.DataFrame:
+def last_layers(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of whole layers of default decoders at step 3,000: a row for each seed, a column for each layer."""
     last = table[table["step"] == 3000]
     if "head" in last:
@@ -235,31 +237,53 @@ def _last_layers(table: pd.DataFrame) -> pd.DataFrame:
     return last.pivot(index="seed", columns="layer", values="symmetry")
 
 
-def compare_masked(tables: list[pd.DataFrame]) -> list[float]:
-    """The table of decoders with whole and with masked inputs: mean symmetry of each layer, and the lowest value."""
+def masked_gains(masked: pd.DataFrame, whole: pd.DataFrame) -> list[float]:
+    """How much more symmetric each layer is with masked inputs: mean over seeds, and half of the interval."""
+    differences = last_layers(masked) - last_layers(whole)
+    return [number for layer in differences for number in with_interval(differences[layer])]
+
+
+def compare_masked(masked: pd.DataFrame, whole: pd.DataFrame) -> list[float]:
+    """The table of decoders with whole and with masked inputs: mean symmetry of each layer, the lowest, differences."""
     numbers = []
-    for table in tables:
-        layers = _last_layers(table)
+    for table in (whole, masked):
+        layers = last_layers(table)
         numbers += [*layers.mean(), layers.min().min()]
-    return numbers
+    return numbers + masked_gains(masked, whole)
 
 
-def _constrained(table: pd.DataFrame, objective: str) -> pd.DataFrame:
-    """Final losses by seed (rows) and constraint (columns); seeds without all constraints are left out."""
-    last = _select(table[table["step"] == table["step"].max()], objective=objective, layer=0)
-    return last.pivot(index="seed", columns="constraint", values="loss").dropna()
+def _select_last(table: pd.DataFrame, **cells: str | int) -> pd.DataFrame:
+    """The rows of the last step with these cells."""
+    return _select(table[table["step"] == table["step"].max()], **cells)
+
+
+def loss_increases(table: pd.DataFrame, objective: str) -> pd.DataFrame:
+    """The final loss less that without a constraint: a row for each seed, a column for each constraint."""
+    last = _select_last(table, objective=objective, layer=0)
+    losses = last.pivot(index="seed", columns="constraint", values="loss")
+    return losses[CONSTRAINTS].sub(losses["none"], axis="index")
 
 
 def constraints(table: pd.DataFrame) -> list[float]:
     """The table of constraints: for each objective, mean loss and symmetry, and the loss less that without one."""
-    last = table[table["step"] == table["step"].max()]
     numbers = []
-    for constraint in ("none", "penalty 0.1", "penalty 1", "penalty 10", "tied"):
+    for constraint in ("none", *CONSTRAINTS):
         for objective in ("mlm", "clm"):
-            losses = _constrained(table, objective)
-            rows = _select(last, objective=objective, constraint=constraint)
-            rows = rows[rows["seed"].isin(losses.index)]
-            numbers += [losses[constraint].mean(), rows.groupby("seed")["symmetry"].median().mean()]
+            rows = _select_last(table, objective=objective, constraint=constraint)
+            medians = rows.groupby("seed")["symmetry"].median()
+            numbers += [_select(rows, layer=0)["loss"].mean(), medians.mean()]
             if constraint != "none":
-                numbers += _with_interval(losses[constraint] - losses["none"])
+                numbers += with_interval(loss_increases(table, objective)[constraint])
     return numbers
+
+
+def least_symmetric(table: pd.DataFrame, constraint: str) -> float:
+    """The least symmetric layer at the end, of all objectives and seeds with this constraint."""
+    return float(_select_last(table, constraint=constraint)["symmetry"].min())
+
+
+def relative_increases(table: pd.DataFrame, *chosen: str) -> list[float]:
+    """How much higher the decoder's mean loss is with some constraints, in shares of that without one."""
+    without = _select_last(table, objective="clm", constraint="none", layer=0)["loss"].mean()
+    increases = loss_increases(table, "clm")
+    return [increases[constraint].mean() / without for constraint in chosen]

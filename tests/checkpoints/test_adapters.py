@@ -505,7 +505,7 @@ def test_a_base_that_is_missing_is_named(adapt: Adapt, tmp_path: Path, inside: C
 
 def test_a_folder_with_an_adapter_is_not_run(adapt: Adapt, tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
-    with pytest.raises(UnsupportedModelError, match="with an adapter cannot be run; verify its base"):
+    with pytest.raises(UnsupportedModelError, match="with an adapter cannot be run; give its base"):
         attngeo.verify(adapter)
 
 
