@@ -30,6 +30,7 @@ from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
     default_scores,
+    head_scores,
     number_columns,
     score_names,
     scores_in,
@@ -59,7 +60,7 @@ from .outputs import Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import HeadSelection, Selection, print_summary
 from .study import raise_if_traced
-from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
+from .tables import MISSING, Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -418,7 +419,8 @@ def print_stacks(frame: pd.DataFrame) -> None:
     optional = [SCORES[name] for name in scores_in(frame.columns) if SCORES[name].is_optional]
     for over_layers, over_heads in zip(lines[::2], lines[1::2], strict=True):
         of_scores = [
-            {"score": spec.label, "layers": over_layers[spec.name], "heads": over_heads[spec.name]} for spec in optional
+            {"score": spec.label, "layers": over_layers[spec.name], "heads": over_heads.get(spec.name, MISSING)}
+            for spec in optional
         ]
         columns = {"": "score", over_layers["over"]: "layers", over_heads["over"]: "heads"}
         if of_scores:
@@ -479,7 +481,8 @@ def _summarize_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = Fals
     """The median and the quartiles of each score over the layers or heads of a stack, as text."""
     spread = spread_of(rows)
     names = scores_in(rows.columns)
-    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in names}
+    shown = head_scores(names) if heads else names
+    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in shown}
 
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:

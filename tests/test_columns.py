@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.checkpoints import weights, with_outputs, write_single
+from support.dense import dense_growths
 
 import attngeo
+from attngeo.scores.spec import layer_scores
 
 HEADS, GROUPS, HEAD_DIM, WIDTH, LAYERS = 4, [0, 0, 1, 1], 6, 24, 2
 # Columns that say which row it is, and what was read.
@@ -93,7 +95,14 @@ def score_form(form: Matrix) -> Row:
 
 
 def form_scores(model: Model, circuit: str) -> list[Row]:
-    return [score_form(form) for form in list_forms(model, circuit)]
+    """The scores of each layer, which alone has growths, followed by those of its heads."""
+    missing = dict.fromkeys(layer_scores(), np.nan)
+    rows = []
+    for layer in range(LAYERS):
+        forms = [model.form(layer, head, circuit) for head in range(HEADS)]
+        rows.append(score_form(np.sum(forms, axis=0)) | dense_growths(forms))
+        rows += [score_form(form) | missing for form in forms]
+    return rows
 
 
 def overlap(one: Matrix, other: Matrix) -> float:

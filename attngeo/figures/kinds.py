@@ -236,7 +236,14 @@ class FigureSpec:
     @property
     def made_by(self) -> str:
         """The command or function that makes the rows, for the advice in errors."""
-        return SOURCES.get(self.source, f"attngeo {self.source} -o FILE")
+        optional = self.optional_scores
+        scores = f" --scores {','.join(optional)}" if optional else ""
+        return SOURCES.get(self.source, f"attngeo {self.source}{scores} -o FILE")
+
+    @property
+    def optional_scores(self) -> tuple[str, ...]:
+        """The optional scores among its columns."""
+        return tuple(name for name in self.columns if name in SCORES and SCORES[name].is_optional)
 
     @property
     def from_saved(self) -> bool:
@@ -278,6 +285,9 @@ class FigureSpec:
                 )
 
 
+# How the heads of a layer add up: the growths of their parts, and the shares of the symmetry of the layer.
+GROWTHS = ("symmetric_growth", "antisymmetric_growth")
+SHARES = ("own_symmetry", "agreement", "cancellation")
 SCORED = ("model", "stack", "layer", "head")
 CHANGED = (*SCORED, "other", "change", "cosine")
 KERNEL = tuple(f"kernel_{offset}" for offset in range(9))
@@ -300,6 +310,12 @@ FIGURES: dict[str, FigureSpec] = {
             name="heads", draw="scores:draw_heads", source="score", most_models=12, options=("stack", "where"),
             columns=(*SCORED, "symmetry", "directionality"),
             description="symmetry against directionality, one point for each head",
+        ),
+        FigureSpec(
+            name="growths", draw="growths:draw_growths", source="score", most_models=4, options=("stack", "where"),
+            columns=(*SCORED, "symmetry", *GROWTHS, *SHARES),
+            description="growth of the symmetric and antisymmetric parts of heads in their sum, and the shares of the "
+            "symmetry of the layer, against the layer",
         ),
         FigureSpec(
             name="size", draw="sizes:draw_sizes", source="score", columns=SCORED,

@@ -67,6 +67,7 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         A figure with two columns: whole layers, and heads.
     """
     score = options.score
+    rows = _leave_out_heads(rows, score)
     panels = split_panels(rows)
     heights = [max(panel.rows["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for panel in panels]
     titles = []
@@ -97,6 +98,11 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     )
     title = compose_title(rows, f"{label_of(score)} of {name_form(rows)}")
     return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
+
+
+def _leave_out_heads(rows: pd.DataFrame, score: str) -> pd.DataFrame:
+    """The rows without those of heads if only whole layers have the score."""
+    return rows[rows["head"].isna()] if SCORES[score].is_of_layers else rows
 
 
 def _choose_colours(values: pd.Series, score: str) -> dict[str, Any]:
@@ -171,6 +177,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         all lines.
     """
     score = options.score
+    rows = _leave_out_heads(rows, score)
     parts = [of_heads for of_heads in ROW_KINDS if (rows["head"].notna() == of_heads).any()]
     together = split_panels(rows)
     if len(together) <= MOST_MODELS_TOGETHER:

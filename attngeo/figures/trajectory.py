@@ -105,7 +105,7 @@ def draw_trajectory(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             "select some with $where",
             "where",
         )
-    scores = [score for score in scores_in(rows.columns) if score in rows and rows[score].notna().any()]
+    scores = [score for score in scores_in(rows.columns) if score in rows and chosen[score].notna().any()]
     if not scores:
         raise DataError('no row has a score, expected the output of attngeo.score; the column "note" says why')
     departures = find_departures(rows, options.over)

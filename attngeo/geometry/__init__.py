@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
+    from attngeo.geometry.growths import growths_of as growths_of
     from attngeo.geometry.scores import (
         directionality as directionality,
         directionality_of as directionality_of,

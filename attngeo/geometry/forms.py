@@ -55,21 +55,31 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FormStatistics:
-    """Statistics of the matrices M of a form, from which every score is computed; on the device of the factors.
+class FormTraces:
+    """The statistics of the matrices M of a form that one product of factors each gives; on the device of the factors.
 
     Attributes:
-        form: what the other fields were computed from, after `rescale`. A score that jumps at a threshold takes exact
-            norms from the factors if one is near it.
+        form: what the other fields were computed from, after `rescale`.
         trace: tr(M·M), [heads].
         squared_norm: ‖M‖²_F, [heads].
-        row_norms: Euclidean, [heads, n].
-        column_norms: Euclidean, [heads, n].
     """
 
     form: Form
     trace: Tensor
     squared_norm: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FormStatistics(FormTraces):
+    """Statistics of the matrices M of a form, from which every score is computed; on the device of the factors.
+
+    A score that jumps at a threshold takes exact norms from the factors if one is near it.
+
+    Attributes:
+        row_norms: Euclidean, [heads, n].
+        column_norms: Euclidean, [heads, n].
+    """
+
     row_norms: Tensor
     column_norms: Tensor
 
@@ -91,6 +101,26 @@ def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatis
         form: the factors of the heads.
         right_grams: `half_gram(form.right)` if the caller has it.
     """
+    numbers = _measure(form, right_grams, with_norms=True)
+    return FormStatistics(form, numbers[:, 1], numbers[:, 2], *numbers[:, 3:].chunk(2, 1))
+
+
+def form_traces(form: Form) -> FormTraces:
+    """The part of `form_statistics` without norms of rows and columns, in about half of the time."""
+    numbers = _measure(form, None, with_norms=False)
+    return FormTraces(form, numbers[:, 1], numbers[:, 2])
+
+
+def exact_traces(form: Form) -> FormTraces:
+    """What `form_traces` returns, computed in float64."""
+    numbers = to_float64(form.left.new_zeros(len(form.left), 3))
+    for heads, exact in _measure_exactly(form, range(len(form.left)), with_norms=False):
+        numbers[heads] = exact
+    return FormTraces(form, numbers[:, 1], numbers[:, 2])
+
+
+def _measure(form: Form, right_grams: Tensor | None, *, with_norms: bool) -> Tensor:
+    """The statistics of each head, as `_gram_statistics` returns them, by the cheaper of the two forms."""
     left, right, key_heads = form
     if right_grams is None and is_low_rank(right):
         right_grams = half_gram(right)
@@ -100,19 +130,25 @@ def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatis
         q = take(left, heads)
         k = take(right, rights)
         if right_grams is None:
-            parts.append(_tiled_statistics(q, k))
+            numbers = _tiled_statistics(q, k)
+            parts.append(numbers if with_norms else numbers[:, :3])
         else:
-            parts.append(_gram_statistics(q, k, take(right_grams, rights)))
+            parts.append(_gram_statistics(q, k, take(right_grams, rights), with_norms=with_norms))
     numbers = torch.cat(parts)
-    share, trace, squared_norm = numbers[:, :3].unbind(1)
     if left.dtype == torch.float32:
         limit = TILED_CANCELLATION if right_grams is None else GRAM_CANCELLATION
-        cancelled = (share < limit).nonzero().flatten().tolist()
-        for heads in batches(cancelled, left, torch.float64):
-            q = to_float64(take(left, heads))
-            k = to_float64(take(right, [key_heads[head] for head in heads]))
-            numbers[heads] = _gram_statistics(q, k, half_gram(k)).to(numbers)
-    return FormStatistics(form, trace, squared_norm, *numbers[:, 3:].chunk(2, 1))
+        cancelled = (numbers[:, 0] < limit).nonzero().flatten().tolist()
+        for heads, exact in _measure_exactly(form, cancelled, with_norms=with_norms):
+            numbers[heads] = exact.to(numbers)
+    return numbers
+
+
+def _measure_exactly(form: Form, chosen: Sequence[int], *, with_norms: bool) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """The statistics of some heads in float64, as `_gram_statistics` returns them: groups of heads, and theirs."""
+    for heads in batches(chosen, form.left, torch.float64):
+        q = to_float64(take(form.left, heads))
+        k = to_float64(take(form.right, [form.key_heads[head] for head in heads]))
+        yield heads, _gram_statistics(q, k, half_gram(k), with_norms=with_norms)
 
 
 def batches(heads: Sequence[int], factors: Tensor, dtype: torch.dtype | None = None) -> Iterator[Sequence[int]]:
@@ -235,11 +271,17 @@ def _multiply_by_grams(left: Tensor, rights: Tensor) -> Tensor:
     return products
 
 
-def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
-    """Statistics of heads [heads, 3 + 2n], of q and k [heads, rank, n]; key_gram: `half_gram(k)`.
+def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor, *, with_norms: bool) -> Tensor:
+    """Statistics of heads [heads, 3 + 2n], or [heads, 3] without norms.
 
     Columns: ‖M‖² as a share of ‖A‖·‖B‖, tr(M·M), ‖M‖², norms of the rows, norms of the columns. The share is 1 if
     nothing in the sum Σ A∘B cancels, near 0 if most does.
+
+    Args:
+        q: left factors, [heads, rank, n].
+        k: right factors, [heads, rank, n].
+        key_gram: `half_gram(k)`.
+        with_norms: whether to compute the norms of rows and columns.
     """
     query_gram = half_gram(q)
     a = _wide(query_gram)
@@ -248,9 +290,12 @@ def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
     squared_norm = _full_sum(a * b)
     share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
     trace = (c * c.mT).sum((-2, -1))
+    sums = torch.stack([share, trace, squared_norm], -1)
+    if not with_norms:
+        return sums
     row_norms = quadratic_norms(key_gram, q)
     column_norms = quadratic_norms(query_gram, k)
-    return torch.cat([torch.stack([share, trace, squared_norm], -1), row_norms, column_norms], -1)
+    return torch.cat([sums, row_norms, column_norms], -1)
 
 
 def _full_sum(half: Tensor) -> Tensor:

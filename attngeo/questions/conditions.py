@@ -82,6 +82,7 @@ class Checkable:
         last: the column of which each check takes the rows with the largest value alone; "" for all rows.
         has_baseline: whether conditions may compare with an earlier table.
         of_heads: the columns that whole layers do not have, or their name as above.
+        of_layers: the columns that heads do not have, likewise.
         counted: the column that a row must have a value of to be counted; "" for any of the numbers.
     """
 
@@ -92,6 +93,7 @@ class Checkable:
     last: str = ""
     has_baseline: bool = False
     of_heads: str | Columns = ()
+    of_layers: str | Columns = ()
     counted: str = ""
 
     @property
@@ -221,6 +223,8 @@ class Quantity(NamedTuple):
             raise UsageError(f"{advice}expected one of: {expected}")
         if column in resolve_columns(table.of_heads) and over != HEADS:
             raise UsageError(f"only heads have it: write {HEADS}.{column}.{statistic}")
+        if column in resolve_columns(table.of_layers) and over == HEADS:
+            raise UsageError(f"only whole layers have it: write {column}.{statistic}")
         return cls(column, statistic, over, of_baseline)
 
     @property
@@ -379,8 +383,9 @@ class Condition:
 
     def require_clear(self) -> None:
         """Raise UsageError for a name that does not say layers or heads, where rows of heads are asked for."""
+        of_layers = resolve_columns(self.table.of_layers)
         for quantity in self.quantities.values():
-            if quantity.statistic and not quantity.over:
+            if quantity.statistic and not quantity.over and quantity.column not in of_layers:
                 choices = " or ".join(quantity._replace(over=over).name for over in OVER)
                 raise UsageError(
                     f"with $per_head, {quantity.name} of {self.expression!r} is ambiguous; write {choices}", "per_head"

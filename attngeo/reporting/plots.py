@@ -227,15 +227,18 @@ def _find_question(spec: FigureSpec) -> Question | None:
 
 
 def _ask_models(
-    question: Question, models: Sequence[Any], options: PlotOptions, session: Session
+    question: Question, models: Sequence[Any], scores: Sequence[str], session: Session
 ) -> list[pd.DataFrame]:
-    """The tables of a question about some models. Raises the error of the first one that fails."""
+    """The tables of a question about some models. Raises the error of the first one that fails.
+
+    scores: those that are drawn; a question about scores computes the optional ones among them.
+    """
     options_class = question.make_options_class()
     chosen: dict[str, Any] = {}
     if "per_head" in options_class.model_fields:
         chosen["per_head"] = True
-    if "scores" in options_class.model_fields and options.score in SCORES:
-        chosen["scores"] = [options.score]
+    if scores and "scores" in options_class.model_fields:
+        chosen["scores"] = scores
     asked = options_class(**chosen)
     outcomes = require_all(ask_all(question, models, session, options=asked))
     frames = order_frames([outcome.result for outcome in outcomes if outcome.result is not None])
@@ -256,7 +259,8 @@ def _read_inputs(
         )
     question = _find_question(spec)
     if others and question is not None:
-        frames += _ask_models(question, others, options, session)
+        scores = [name for name in spec.required_columns(options) if name in SCORES]
+        frames += _ask_models(question, others, scores, session)
     else:
         for source in others:
             is_training = spec.source == "pretrain"

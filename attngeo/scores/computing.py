@@ -15,12 +15,21 @@ from torch import Tensor
 from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.projections import key_heads_of, require_outputs
 from attngeo.checkpoints.store import TensorStore
-from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
+from attngeo.geometry.forms import (
+    Form,
+    FormStatistics,
+    form_statistics,
+    form_traces,
+    layer_form,
+    output_forms,
+    rescale_form,
+)
+from attngeo.geometry.growths import LayerStatistics
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
 from attngeo.questions.making import Making, NoteText
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
+from attngeo.scores.spec import SCORES, SPREADS, layer_scores, number_columns, score_names
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +134,7 @@ def _score_untransposed(
         note = f"M is not square: queries have {left.shape[-1]} outputs, keys {right.shape[-1]}"
         return iter([beginning | _empty([*notes, note]) for beginning in beginnings])
     layer = Form(left, right, [0])
-    of_layer = islice(_score_rows(beginnings, layer, layer, notes, options), 1)
+    of_layer = _score_rows(beginnings, None, layer, notes, options)
     of_heads = (beginning | _empty([*notes, "published for whole layers only"]) for beginning in beginnings[1:])
     return chain(of_layer, of_heads)
 
@@ -180,19 +189,40 @@ def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
 
 def _score_rows(
     beginnings: Iterable[Row],
-    heads: Form,
+    heads: Form | None,
     layer: Form,
     notes: list[str],
     options: ScoreOptions,
     weights: str = "query or key",
 ) -> Iterator[Row]:
-    """The rows of a site, from the forms of its heads and that of their sum. weights: what they are products of."""
+    """The rows of a site, from the forms of its heads and that of their sum.
+
+    Heads are computed when the caller requests the first of them, or before the layer if a score compares it with them.
+
+    Args:
+        beginnings: the first columns of each row.
+        heads: forms of the heads; None for a layer whose heads have no forms.
+        layer: the form of the layer.
+        notes: notes of the site.
+        options: the scores.
+        weights: what the forms are products of.
+    """
     remaining = iter(beginnings)
-    for form in (layer, heads):
-        rescaled, divisors = rescale_form(form)
-        statistics = form_statistics(rescaled)
-        for row in score_forms(statistics, divisors.tolist(), notes, options, weights):
-            yield next(remaining) | row
+    rescaled, divisors = rescale_form(layer)
+    of_layer = form_statistics(rescaled)
+    of_heads = None
+    if heads is not None and {*layer_scores()} & {*options.scores}:
+        rescaled, head_divisors = rescale_form(heads)
+        if options.per_head:
+            of_heads = form_statistics(rescaled)
+        of_layer = LayerStatistics.join(of_layer, divisors, of_heads or form_traces(rescaled), head_divisors)
+    for row in score_forms(of_layer, divisors.tolist(), notes, options, weights):
+        yield next(remaining) | row
+    if heads is None:
+        return
+    rescaled, divisors = rescale_form(heads)
+    for row in score_forms(of_heads or form_statistics(rescaled), divisors.tolist(), notes, options, weights):
+        yield next(remaining) | row
 
 
 def score_forms(

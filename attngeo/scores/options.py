@@ -13,7 +13,7 @@ from attngeo.choices import PARTS_OF, Circuit, Convention, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, Options, option
 from attngeo.questions.conditions import Checkable
-from attngeo.scores.spec import SCORES, number_columns, score_names
+from attngeo.scores.spec import SCORES, layer_scores, number_columns, score_names
 
 # In place of the names of all scores.
 ALL = "all"
@@ -25,7 +25,9 @@ def checked_columns() -> tuple[str, ...]:
 
 
 # What conditions may say of the table.
-CHECKS = Checkable(checked_columns, sizes=("parameters",), has_baseline=True, counted=score_names()[0])
+CHECKS = Checkable(
+    checked_columns, sizes=("parameters",), has_baseline=True, of_layers=layer_scores, counted=score_names()[0]
+)
 
 
 def parse_scores(names: Any) -> tuple[str, ...]:

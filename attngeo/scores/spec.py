@@ -66,6 +66,8 @@ class ScoreSpec:
             above chance.
         is_optional: whether it is computed only if the option `scores` names it.
         is_size: whether it grows with the form, as a norm does.
+        is_of_layers: whether it compares the form of a layer with those of its heads. It is computed from
+            `LayerStatistics`, and heads have none.
         digits: after the point, in tables; of a size in all.
     """
 
@@ -80,6 +82,7 @@ class ScoreSpec:
     chance_is_exact: bool = False
     is_optional: bool = False
     is_size: bool = False
+    is_of_layers: bool = False
     digits: int = 3
 
     @property
@@ -182,6 +185,64 @@ SCORES: dict[str, ScoreSpec] = {
             chance=None,
             is_optional=True,
         ),
+        ScoreSpec(
+            name="symmetric_growth",
+            label="symmetric growth",
+            low=0.0,
+            high=math.inf,
+            negative="of symmetric parts that cancel",
+            positive="of symmetric parts that agree; 1 if they are unrelated",
+            compute=lambda statistics, _: geometry.growths_of(statistics).symmetric,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+        ),
+        ScoreSpec(
+            name="antisymmetric_growth",
+            label="antisymmetric growth",
+            low=0.0,
+            high=math.inf,
+            negative="of antisymmetric parts that cancel",
+            positive="of antisymmetric parts that agree; 1 if they are unrelated",
+            compute=lambda statistics, _: geometry.growths_of(statistics).antisymmetric,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+        ),
+        ScoreSpec(
+            name="own_symmetry",
+            label="own symmetry",
+            low=-math.inf,
+            high=math.inf,
+            negative="of skew-symmetric heads",
+            positive="of symmetric heads",
+            compute=lambda statistics, _: geometry.growths_of(statistics).own,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+        ),
+        ScoreSpec(
+            name="agreement",
+            label="agreement",
+            low=-math.inf,
+            negative="of symmetric parts that cancel",
+            positive="of symmetric parts that agree",
+            compute=lambda statistics, _: geometry.growths_of(statistics).agreement,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+        ),
+        ScoreSpec(
+            name="cancellation",
+            label="cancellation",
+            high=math.inf,
+            negative="of antisymmetric parts that agree",
+            positive="of antisymmetric parts that cancel",
+            compute=lambda statistics, _: geometry.growths_of(statistics).cancellation,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+        ),
     )
 }
 
@@ -199,6 +260,16 @@ def score_names(chosen: Collection[str] = ()) -> tuple[str, ...]:
 def default_scores() -> dict[str, ScoreSpec]:
     """The scores that are always computed, by name."""
     return {name: SCORES[name] for name in score_names()}
+
+
+def head_scores(names: Iterable[str]) -> tuple[str, ...]:
+    """The scores among these that heads have, too."""
+    return tuple(name for name in names if not SCORES[name].is_of_layers)
+
+
+def layer_scores() -> tuple[str, ...]:
+    """The names of the scores that only whole layers have."""
+    return tuple(name for name, spec in SCORES.items() if spec.is_of_layers)
 
 
 def scores_in(columns: Iterable[str]) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def style(rows: pd.DataFrame) -> Styler:
     styled = shown.loc[:, ~is_empty].style.hide(axis="index").format(precision=3, na_rep="")
     for name in scores:
         spec = SCORES[name]
-        if math.isinf(spec.high):
+        if math.isinf(spec.low) or math.isinf(spec.high):
             continue
         styled = styled.bar([name], align="mid", vmin=spec.low, vmax=spec.high, color=[BELOW, ABOVE], height=60)
     return styled

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from attngeo.questions.rows import IDENTITY, name_circuits, refuse_repeated
 from attngeo.questions.spread import QUANTILES, QUARTILES, statistic
 from attngeo.scores.options import parse_scores
-from attngeo.scores.spec import score_names, scores_in
+from attngeo.scores.spec import head_scores, score_names, scores_in
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
@@ -24,16 +24,17 @@ SETTLED = 0.1
 
 
 def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
-    """The names of the statistics of scores over layers, then over heads.
+    """The names of the statistics of scores over layers, then over heads; of scores of layers, over layers only.
 
     quantiles: keys of `QUANTILES`. scores: by default all but the optional ones.
 
     >>> statistics(["median"])[0]
     'symmetry_median'
     """
-    named = [*product(score_names() if scores is None else scores, quantiles)]
-    over_layers = [statistic(score, quantile) for score, quantile in named]
-    over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
+    names = score_names() if scores is None else tuple(scores)
+    quantiles = tuple(quantiles)
+    over_layers = [statistic(score, quantile) for score, quantile in product(names, quantiles)]
+    over_heads = [statistic(score, quantile, heads=True) for score, quantile in product(head_scores(names), quantiles)]
     return over_layers + over_heads
 
 
@@ -58,7 +59,7 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
     spread = {}
     for of_heads, members in ((False, scores[~heads]), (True, scores[heads])):
         values = members.quantile(list(QUANTILES.values()))
-        for score in names:
+        for score in head_scores(names) if of_heads else names:
             for quantile, value in zip(QUANTILES, values[score], strict=True):
                 spread[statistic(score, quantile, heads=of_heads)] = float(value)
     return spread
@@ -140,9 +141,12 @@ def brief_columns(scores: str | Collection[str] = (), *, per_head: bool = False)
     per_head: with those over heads, too.
     """
     names = score_names(parse_scores(scores))
-    units = (False, True) if per_head else (False,)
-    spread = (statistic(score, quartile, heads=heads) for heads in units for score in names for quartile in QUARTILES)
-    return ("model", "stack", "parameters", "layers", "heads", *spread)
+    units = {False: names, True: head_scores(names)} if per_head else {False: names}
+    spread = [
+        [statistic(score, quartile, heads=heads) for score, quartile in product(scored, QUARTILES)]
+        for heads, scored in units.items()
+    ]
+    return ("model", "stack", "parameters", "layers", "heads", *chain.from_iterable(spread))
 
 
 def summarize_briefly(rows: pd.DataFrame, *, per_head: bool = False) -> pd.DataFrame:

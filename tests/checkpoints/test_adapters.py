@@ -17,6 +17,7 @@ from conftest import Command
 from safetensors.torch import load_file, save_file
 from support.checkpoints import assert_refused, refuses_checkpoint, write_single
 from support.circuits import assert_same_outputs
+from support.dense import dense_growths
 from support.hub_server import Hub
 from support.measure import LargestTensor
 from support.messages import assert_fails, assert_states, refuses
@@ -27,6 +28,7 @@ from support.tiny_models import TINY_MODELS, build
 import attngeo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.reporting.report import build_report
+from attngeo.scores.spec import layer_scores
 
 # PEFT asks transformers for an attribute by its former name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -162,6 +164,22 @@ def test_an_update_alone_is_the_difference_of_the_merged_model_and_its_base(
             continue
         frame = attngeo.score(tmp_path / "base", adapter=[str(adapter)], adapter_only=True, per_head=True, **variant)
         assert_updates(frame, tmp_path / "base", merged, **variant)
+
+
+@pytest.mark.parametrize("case", ["lora", "fused"])
+def test_growths_are_those_of_the_merged_heads_and_of_their_updates(case: str, adapt: Adapt, tmp_path: Path) -> None:
+    name, options = CASES[case]
+    adapter, merged = adapt(tmp_path, name, **options)
+    scores, expected = (attngeo.score(folder, scores=layer_scores()) for folder in (adapter, merged))
+    np.testing.assert_allclose(scores[[*layer_scores()]], expected[[*layer_scores()]], rtol=1e-5, atol=1e-5)
+    updates: dict[int, list[np.ndarray]] = {}
+    for layer, head, update in dense_updates(tmp_path / "base", merged):
+        if head is not None:
+            updates.setdefault(layer, []).append(update.numpy())
+    alone = attngeo.score(tmp_path / "base", adapter=[str(adapter)], adapter_only=True, scores=layer_scores())
+    for row, heads in zip(alone.to_dict("records"), updates.values(), strict=True):
+        for score, value in dense_growths(heads).items():
+            assert row[score] == pytest.approx(value, rel=1e-4, abs=1e-4)
 
 
 def test_an_update_alone_never_becomes_a_matrix_of_all_inputs(tmp_path: Path) -> None:

@@ -95,10 +95,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pa
 def test_weights_are_those_that_were_packed(case: str, packed: Packed) -> None:
     """Scores, what is said of the tensors, values and outputs, and single rows."""
     folder, plain = packed(case)
-    scores, expected = attngeo.score(folder), attngeo.score(plain)
+    scores, expected = (attngeo.score(path, scores="symmetric_growth") for path in (folder, plain))
     assert_same(scores, expected)
     if "padded" not in case:  # there, words have unused bits
         assert scores["parameters"].tolist() == expected["parameters"].tolist()
+    assert scores["symmetric_growth"].tolist() == pytest.approx(expected["symmetric_growth"].tolist(), rel=1e-6)
     assert set(scores["format"]) == {PACKINGS[case].format}
     assert set(expected["format"]) == {"F32"}
     (site, _) = survey(str(folder))["sites"]
