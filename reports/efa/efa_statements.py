@@ -247,6 +247,12 @@ def days_by_text(table: pd.DataFrame) -> list[float]:
     return [*temperature_errors(table, "efa").loc[["1 layer, 1 day", "1 layer, 2 days"]]["value"]]
 
 
+def differences_by_text(table: pd.DataFrame) -> list[float]:
+    """How far the error by the text is from the code's, as a share, in both directions."""
+    errors = table.set_index(["settings", "direction"])["cross_entropy"]
+    return [abs(float(1 - errors["text", direction] / errors["code", direction])) for direction in DIRECTIONS]
+
+
 def predictions_of_ratings(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of mean predictions where the rating is 1, 2 and 3."""
     return table[table["metric"].str.startswith("mean_prediction")]
