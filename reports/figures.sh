@@ -44,7 +44,7 @@ for kind in layers heads size; do
     done
 done
 rm -r "$variants"
-attngeo plot growths demo:minilm -o "$out/growths.png" --width 900 --height 420 --quiet
+attngeo plot growths demo:minilm demo:encoder demo:decoder -o "$out/growths.png" --width 900 --quiet
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
 attngeo plot outliers demo:minilm -o "$out/outliers.png" --width 900 --height 450 --quiet
 attngeo plot spectrum demo:minilm --layer 2 --head 9 -o "$out/spectrum.png" --width 900 --height 450 --quiet

@@ -1,0 +1,162 @@
+"""The numbers of README.md, computed from the tables beside it.
+
+Each function takes a table and gives the numbers of one place in the text, in the order in which they are written
+there. The comments of README.md call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from attngeo.circuits.orientation import judge_signs
+
+STACKS = [
+    ("all-MiniLM-L6-v2", "encoder"),
+    ("whisper-base", "encoder"),
+    ("demo:encoder", "encoder"),
+    ("whisper-base", "decoder"),
+    ("SmolLM2-135M-Instruct", "decoder"),
+    ("demo:decoder", "decoder"),
+]
+SCORES = [
+    "symmetry",
+    "own_symmetry",
+    "agreement",
+    "cancellation",
+    "symmetric_growth",
+    "antisymmetric_growth",
+]
+GROWTHS = SCORES[-2:]
+
+
+def select(table: pd.DataFrame, model: str, stack: str) -> pd.DataFrame:
+    """The rows of a stack."""
+    return table[(table["model"] == model) & (table["stack"] == stack)]
+
+
+def list_stacks(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of each stack, in the order of the tables."""
+    for model, stack in STACKS:
+        yield select(table, model, stack)
+
+
+def medians(table: pd.DataFrame) -> list[float]:
+    """The table of growths, row by row: medians over layers, and the two growths of heads of other layers."""
+    numbers = []
+    for rows in list_stacks(table):
+        numbers += [*rows[SCORES].median()]
+        numbers += [rows[f"{growth}_other_layers_median"].iloc[0] for growth in GROWTHS]
+    return numbers
+
+
+def count_above_transposed(table: pd.DataFrame, model: str, stack: str) -> int:
+    """Layers whose antisymmetric growth is above 95% of those with heads transposed at random."""
+    rows = select(table, model, stack)
+    return int((rows["antisymmetric_growth"] > rows["antisymmetric_growth_transposed_upper"]).sum())
+
+
+def without_directions(table: pd.DataFrame) -> list[float]:
+    """The table of removed directions, row by row: the median agreement without 5 and without 20 of each kind."""
+    numbers = []
+    for rows in list_stacks(table):
+        agreement = rows.groupby("removed")["agreement"].median()
+        for kind in ("random {}", "top {} of queries and keys", "top {} of tokens", "top {} of positions"):
+            numbers += [agreement[name] for name in map(kind.format, (5, 20)) if name in agreement]
+    return numbers
+
+
+def eigenvectors(table: pd.DataFrame) -> list[float]:
+    """The table of eigenvectors: means over layers of each stack, ours beside those of rotated heads."""
+    columns = ["half", "half_rotated", "antisymmetric_half", "antisymmetric_half_rotated"]
+    return [number for rows in list_stacks(table) for number in rows[columns].mean()]
+
+
+def largest_changes(table: pd.DataFrame) -> list[float]:
+    """The largest change of a growth, as a share of it: with 4 bits or more, with 3 or mixtures of 2 and 3, with 2."""
+    whole = table[table["format"] == "float32"].set_index(["model", "layer"])[GROWTHS]
+    rows = table.set_index(["model", "layer"])
+    changes = (rows[GROWTHS] / whole.loc[rows.index].to_numpy() - 1).abs().max(axis=1)
+    is_least = rows["format"].str.contains("-2|int2|BitNet")
+    is_small = rows["format"].str.contains("-3|int3|Q2_K|Q3_K")
+    return [changes[~is_least & ~is_small].max(), changes[is_small].max(), changes[is_least].max()]
+
+
+def final(table: pd.DataFrame) -> list[float]:
+    """The table of trainings, row by row: means over layers and seeds, of each objective and start."""
+    means = table.groupby(["objective", "init"])[SCORES].mean()
+    order = [("mlm", "default"), ("clm", "default"), ("mlm", "symmetric"), ("clm", "symmetric")]
+    return [number for key in order for number in means.loc[key]]
+
+
+def strangers(table: pd.DataFrame) -> list[float]:
+    """The least and the largest median growth of heads of different models, over layers and objectives."""
+    columns = [f"{growth}_strangers_median" for growth in GROWTHS]
+    return [table[columns].min().min(), table[columns].max().max()]
+
+
+def count_higher(table: pd.DataFrame, model: str, stack: str) -> int:
+    """Layers whose symmetric growth is above the antisymmetric one."""
+    rows = select(table, model, stack)
+    return int((rows["symmetric_growth"] > rows["antisymmetric_growth"]).sum())
+
+
+def count_above_others(table: pd.DataFrame, model: str, stack: str) -> int:
+    """Layers whose symmetric growth is above 95% of those of heads of all layers."""
+    rows = select(table, model, stack)
+    return int((rows["symmetric_growth"] > rows["symmetric_growth_other_layers_upper"]).sum())
+
+
+def growths_of_key_heads(table: pd.DataFrame) -> list[float]:
+    """SmolLM2's median growths over layers, of heads, then of the sums of heads that share keys."""
+    rows = select(table, "SmolLM2-135M-Instruct", "decoder")
+    columns = [*GROWTHS, *(f"{growth}_of_key_heads" for growth in GROWTHS)]
+    return [*rows[columns].median()]
+
+
+def agreement_of_symmetry(table: pd.DataFrame) -> list[float]:
+    """The median agreement of each encoder, and its median symmetry."""
+    return [number for rows in list_stacks(table) for number in rows[["agreement", "symmetry"]].median()][:6]
+
+
+def above_transposed_of_decoders(table: pd.DataFrame) -> list[int]:
+    """Of the two larger decoders, layers above 95% of heads transposed at random, and all layers."""
+    stacks = STACKS[3:5]
+    return [count for stack in stacks for count in (count_above_transposed(table, *stack), len(select(table, *stack)))]
+
+
+def terms_of_decoders(table: pd.DataFrame) -> list[float]:
+    """The median agreement of the two larger decoders, then their median cancellation."""
+    return [select(table, *stack)[term].median() for term in ("agreement", "cancellation") for stack in STACKS[3:5]]
+
+
+def above_others(table: pd.DataFrame) -> list[int]:
+    """Of MiniLM, Whisper's encoder and SmolLM2, layers above 95% of heads of all layers, and all layers."""
+    stacks = (STACKS[0], STACKS[1], STACKS[4])
+    return [count for stack in stacks for count in (count_above_others(table, *stack), len(select(table, *stack)))]
+
+
+def planted(table: pd.DataFrame) -> list[float]:
+    """The table of power, row by row: the share of models for which the test rejects, mean over cosines."""
+    return [*table[table["kind"] == "planted"].groupby("pairs")["rejected"].mean()]
+
+
+def levels(table: pd.DataFrame) -> list[float]:
+    """The least and the largest share of rejections where nothing is to be found."""
+    shares = table[table["kind"] != "planted"]["rejected"]
+    return [shares.min(), shares.max()]
+
+
+def far(table: pd.DataFrame) -> list[float]:
+    """The least and the largest share of pairs of rotated heads with |z| above 3."""
+    return [table["far"].min(), table["far"].max()]
+
+
+def signs(table: pd.DataFrame) -> list[float]:
+    """The table of the test of orientation, row by row."""
+    numbers: list[float] = []
+    for model, stack in STACKS:
+        opposite, alike = (int(number) for number in select(table, model, stack)[["opposite", "alike"]].sum())
+        numbers += [opposite, alike, judge_signs([-1.0] * opposite + [1.0] * alike).p_value]
+    return numbers

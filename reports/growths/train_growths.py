@@ -1,0 +1,131 @@
+"""Growths of small models that are trained from the default and from a symmetric start; see README.md beside it.
+
+python reports/growths/train_growths.py WIKITEXT      # 12 trainings of 3 to 5 minutes on a core
+python reports/growths/train_growths.py WIKITEXT &    # a second process shares the work
+
+WIKITEXT is a folder with WikiText-2's validation and test texts. Writes training.csv, which grows by one run after the
+other, and strangers.csv, heads of models of different seeds, when all runs are there. Runs in the table are not
+repeated, so the same command resumes after an interruption.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock
+from measure_growths import SEED, choose, draw_growths, name_quantiles
+
+import attngeo
+from attngeo.errors import FolderInUseError
+from attngeo.geometry.forms import Form
+from attngeo.geometry.mirrors import multiply_pairs, pair_heads
+from attngeo.pretrain import make_options
+from attngeo.pretrain.runs import run_or_read
+from attngeo.tables.write import write_table
+
+HERE = Path(__file__).resolve().parent
+RUNS = HERE.parents[1] / "build/growths"
+TABLE = HERE / "training.csv"
+STRANGERS = HERE / "strangers.csv"
+CONFIG = HERE.parent / "symmetric-init/bert-4x128.json"
+# The options of reports/symmetric-init/build.sh, with fewer steps.
+STEPS = 1_200
+OPTIONS: dict[str, Any] = {
+    "vocab_size": 1024, "batch_size": 64, "grad_accum": 1, "seq_len": 32, "lr": 2e-3, "warmup": 200,
+    "weight_decay": 0.01, "log_every": 50, "save_every": 1000, "precision": "fp32", "steps": STEPS,
+}  # fmt: skip
+KEYS = ["objective", "init", "seed"]
+GROWTHS = ("symmetric_growth", "antisymmetric_growth", "own_symmetry", "agreement", "cancellation")
+SEEDS = range(3)
+SETTINGS = [
+    dict(zip(KEYS, setting, strict=True)) for setting in product(("mlm", "clm"), ("default", "symmetric"), SEEDS)
+]
+
+
+def name_run(setting: dict[str, Any]) -> Path:
+    """The folder of a run."""
+    return RUNS / "-".join(str(setting[key]) for key in KEYS)
+
+
+def train(setting: dict[str, Any], text: str) -> pd.DataFrame:
+    """Train a model, and measure its layers."""
+    run_or_read(make_options(str(CONFIG), data=text, **OPTIONS, **setting), name_run(setting))
+    scores = attngeo.score(name_run(setting) / "model", scores=GROWTHS)
+    return scores[["layer", "symmetry", *GROWTHS]].assign(**setting)
+
+
+def list_missing() -> list[dict[str, Any]]:
+    """The settings that the table lacks."""
+    if not TABLE.is_file():
+        return SETTINGS
+    there = pd.read_csv(TABLE)[KEYS].drop_duplicates().to_dict("records")
+    return [setting for setting in SETTINGS if setting not in there]
+
+
+def add(rows: pd.DataFrame) -> None:
+    """Add the rows of a run to the table."""
+    if TABLE.is_file():
+        rows = pd.concat([pd.read_csv(TABLE), rows])
+    rows = rows.sort_values([*KEYS, "layer"])[[*KEYS, "layer", "symmetry", *GROWTHS]]
+    write_table(rows.round(5), TABLE)
+
+
+def measure_strangers() -> pd.DataFrame:
+    """A row for each objective and layer: growths of one head of each model, and of as many heads of one model."""
+    generator = np.random.default_rng(SEED)
+    rows = []
+    for objective in ("mlm", "clm"):
+        folders = [name_run({"objective": objective, "init": "default", "seed": seed}) for seed in SEEDS]
+        models = [[*attngeo.attention_sites(folder / "model", dtype=torch.float64)] for folder in folders]
+        for layer, sites in enumerate(zip(*models, strict=True)):
+            heads = len(sites[0].wq)
+            q = torch.cat([site.wq.mT for site in sites])
+            k = torch.cat([site.wk.mT for site in sites])
+            pairs = pair_heads(Form(q, k, [*range(len(q))]))
+            products = multiply_pairs(pairs, pairs)
+
+            def draw(products: Any = products, count: int = len(sites), heads: int = heads) -> Any:
+                """One head of each model, at random."""
+                chosen = np.arange(count) * heads + generator.integers(heads, size=count)
+                return choose(products, torch.tensor(chosen))
+
+            def draw_own(products: Any = products, count: int = len(sites), heads: int = heads) -> Any:
+                """As many heads of one of the models."""
+                of_model = generator.permutation(heads)[:count]
+                return choose(products, torch.tensor(generator.integers(count) * heads + of_model))
+
+            row: dict[str, Any] = {"objective": objective, "layer": layer, "heads": len(sites)}
+            row |= name_quantiles(draw_growths(draw), "strangers")
+            rows.append(row | name_quantiles(draw_growths(draw_own), "one_model"))
+    return pd.DataFrame(rows)
+
+
+def main(text: str) -> None:
+    """Train what the table lacks."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for setting in list_missing():
+        if setting not in list_missing():  # another process has trained it meanwhile
+            continue
+        print(setting, flush=True)
+        try:
+            rows = train(setting, text)
+        except FolderInUseError:  # another process trains it
+            continue
+        with FileLock(RUNS / "table.lock"):
+            add(rows)
+    if not list_missing():
+        write_table(measure_strangers().round(5), STRANGERS)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: train_growths.py WIKITEXT")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    main(str(Path(sys.argv[1]).resolve()))
