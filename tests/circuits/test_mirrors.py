@@ -18,7 +18,7 @@ from support.checkpoints import CONFIG, weights, write_single
 from support.gguf_files import CONFIG as GGUF_CONFIG, Q4_0, draw_state, write_gguf
 from support.messages import refuses
 from support.packing import awq, pack_state, plain_int8
-from support.peft_adapters import write_adapter, write_base
+from support.peft_adapters import load_by_peft, write_adapter, write_base
 from torch import Tensor
 
 import attngeo
@@ -173,26 +173,31 @@ def test_biases_and_gains_are_included(with_bias: bool, built: Built) -> None:
     assert_formed(rows, read_sites(built("gpt2"), **options))
 
 
-def write_files(name: str, folder: Path) -> tuple[str, dict[str, Any]]:
-    """A model in files of a kind, and the options that read it."""
+def write_files(name: str, folder: Path) -> tuple[str, dict[str, Any], Any]:
+    """A model in files of a kind, the options that read it, and the model with the weights that these stand for."""
     if name == "adapter":
         base = write_base(folder / "base")
-        return str(base), {"adapter": str(write_adapter(folder / "adapter", base))}
+        adapter = write_adapter(folder / "adapter", base)
+        return str(base), {"adapter": str(adapter)}, load_by_peft(base, adapter)
+    config = GGUF_CONFIG | {"model_type": "llama"}
     if name == "gguf":
-        write_gguf(folder / "four.gguf", draw_state(), Q4_0)
-        return str(folder / "four.gguf"), {}
-    packing: Any = {"int4": awq("gemm"), "int8": plain_int8()}[name]
-    stored, _ = pack_state(draw_state(), packing, lambda key, _: "_proj" in key)
-    config = GGUF_CONFIG | {"model_type": "llama"} | dict(packing.config)
-    return str(write_single(folder / "packed", stored, config)), {}
+        path = folder / "four.gguf"
+        decoded = write_gguf(path, draw_state(), Q4_0)
+    else:
+        packing: Any = {"int4": awq("gemm"), "int8": plain_int8()}[name]
+        stored, decoded = pack_state(draw_state(), packing, lambda key, _: "_proj" in key)
+        path = write_single(folder / "packed", stored, config | dict(packing.config))
+    return str(path), {}, write_single(folder / "decoded", decoded, config)
 
 
 @pytest.mark.parametrize("name", ["adapter", "gguf", "int4", "int8"])
 def test_files_of_all_kinds_are_read(name: str, tmp_path: Path) -> None:
-    path, options = write_files(name, tmp_path)
+    path, options, decoded = write_files(name, tmp_path)
     rows = attngeo.mirrors(path, precision="float64", **options)
     assert set(rows["form"]) == {"rotary"}
-    assert_formed(rows, read_sites(path, **options))
+    expected = attngeo.mirrors(decoded, precision="float64")
+    columns = [*NUMBERS, "mirror_z", "symmetry_part"]
+    np.testing.assert_allclose(rows[columns], expected[columns], rtol=1e-5, atol=1e-6)
     assert rows["note"].str.contains("with the update of").all() == (name == "adapter")
 
 
