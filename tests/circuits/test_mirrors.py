@@ -130,7 +130,7 @@ def assert_adds_up(rows: pd.DataFrame, scores: pd.DataFrame) -> None:
     for layer in rows.attrs["symmetries"]:
         place = (layer["stack"], layer["layer"])
         of_layer = rows[(rows["stack"] == place[0]) & (rows["layer"] == place[1]) & (rows["other_layer"] == place[1])]
-        assert layer["own_symmetry"] + of_layer["symmetry_part"].sum() == pytest.approx(layer["symmetry"], abs=1e-9)
+        assert layer["own_symmetry"] + of_layer["symmetry_part"].sum() == pytest.approx(layer["symmetry"], abs=1e-6)
         assert layer["symmetry"] == pytest.approx(symmetry[place], abs=1e-6)
 
 
