@@ -9,6 +9,7 @@
     nearest(model, words, ...)         the words nearest to a sum of words
     words(model, layer=..., head=...)  the tokens that one head connects
     compose(models)                    how much of each head's output later heads read
+    mirrors(models)                    which heads of a layer are transposes of each other, and which are alike
     positions(models)                  where each head looks by position alone
     gradients(model)                   the gradient of every layer and head on a text, see attngeo.updates
     compare(models)                    which layers and heads changed from the first model to each of the others
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from attngeo.changes.compare import compare as compare
     from attngeo.changes.lineage import lineage as lineage
     from attngeo.circuits.compose import compose as compose
+    from attngeo.circuits.mirrors import mirrors as mirrors
     from attngeo.circuits.words import words as words
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attngeo.checkpoints.access import HubAccess as HubAccess
     from attngeo.checkpoints.reference import Model as Model, ModelRef as ModelRef
     from attngeo.circuits.compose_options import ComposeOptions as ComposeOptions
+    from attngeo.circuits.mirror_options import MirrorOptions as MirrorOptions
     from attngeo.circuits.word_options import WordOptions as WordOptions
     from attngeo.embeddings.embedding import Embedding as Embedding
     from attngeo.estimators.efa.counts import ItemCounts as ItemCounts

@@ -80,6 +80,9 @@ COMMANDS = {
     "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
     "words": SubCommand(READ, "Show which tokens one head connects, from its weights and the token embeddings alone."),
     "compose": SubCommand(READ, "Measure how much of each head's output later heads read, from the weights alone."),
+    "mirrors": SubCommand(
+        READ, "Show which heads of a layer are transposes of each other (mirrors), and which are alike (twins)."
+    ),
     "compare": SubCommand(READ, "Show which layers and heads changed from one model to others."),
     "lineage": SubCommand(
         READ, "Test whether models share an origin, or whether their initial weights were drawn independently."

@@ -54,10 +54,11 @@ def cache(
     """List the results kept on this machine, with their sizes, or remove them.
 
     Results are kept in the platform's cache folder, or in the folder that ATTNGEO_CACHE names; if ATTNGEO_CACHE is
-    empty, nothing is kept. score, positions and compose keep a table per model; compare and lineage, a table per pair
-    of models; tabular, the scores of each method on each data set; efa, the numbers of each model. If interrupted,
-    score keeps finished layers, compose finished pairs of layers, and efa the state of the training. You can clear
-    while other commands run: they recompute missing results. clear removes nothing if a MODEL has no result.
+    empty, nothing is kept. score, positions, compose and mirrors keep a table per model; compare and lineage, a table
+    per pair of models; tabular, the scores of each method on each data set; efa, the numbers of each model. If
+    interrupted, score and mirrors keep finished layers, compose finished pairs of layers, and efa the state of the
+    training. You can clear while other commands run: they recompute missing results. clear removes nothing if a MODEL
+    has no result.
 
     Examples:
         attngeo cache list

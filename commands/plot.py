@@ -22,8 +22,8 @@ from .outputs import Verbosity, check_outputs, file_option
 from .progress import Bar
 
 INPUT_HELP = (
-    "File from score, positions, compare, analogy, pretrain, tabular or efa; folder from pretrain; model, as for "
-    "score; or a quoted pattern of folders or models, 'org/name@step*' or './checkpoints/*'"
+    "File from score, positions, mirrors, compare, analogy, pretrain, tabular or efa; folder from pretrain; model, as "
+    "for score; or a quoted pattern of folders or models, 'org/name@step*' or './checkpoints/*'"
 )
 
 

@@ -50,6 +50,7 @@ attngeo plot outliers demo:minilm -o "$out/outliers.png" --width 900 --height 45
 attngeo plot spectrum demo:minilm --layer 2 --head 9 -o "$out/spectrum.png" --width 900 --height 450 --quiet
 attngeo plot position-map "$out/../circuits/positions.csv" --where model=SmolLM2-135M-Instruct -o "$out/position-map.png" --width 560 --height 560 --quiet
 attngeo plot position-kernel demo:encoder --layer 0 -o "$out/position-kernel.png" --width 560 --height 320 --quiet
+attngeo plot mirror-map demo:minilm --layer 4 -o "$out/mirror-map.png" --width 560 --height 480 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --over heads --where init=default -o "$out/training-layers.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --where init=default -o "$out/training-whole-layers.png" --width 900 --height 420 --quiet

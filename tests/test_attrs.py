@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, object]]] = {
         {"layer": 1, "head": 2, "top": 3, "seed": 4, "circuit": "qk"},
     ),
     "attngeo.summarize": (lambda: attngeo.summarize(attngeo.score("demo:encoder", gamma=3.0)), {"gamma": 3.0}),
+    "attngeo.mirrors": (lambda: attngeo.mirrors("demo:encoder", form="plain"), {"form": "plain", "across": False}),
     "attngeo.positions": (lambda: attngeo.positions("demo:encoder", fold_norm=True), {"fold_norm": True}),
 }
 # Functions whose table states other facts, and why.

@@ -44,6 +44,7 @@ PRETRAIN = (
 COMMANDS = {
     "score": ("score", ".", "../model", "--jobs", "2"),
     "compose": ("compose", ".", "../model", "--jobs", "2"),
+    "mirrors": ("mirrors", ".", "../model", "--jobs", "2"),
     "gradients": ("gradients", "demo:encoder", "demo:decoder", "--sequences", "1", "--seq-len", "8", "--jobs", "2"),
     "analogy": ("analogy", "demo:encoder", "demo:decoder", "--n-draws", "0", "--jobs", "2"),
     "inspect": ("inspect", ".", "../model", "--jobs", "2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ HEADS, GROUPS, HEAD_DIM, WIDTH, LAYERS = 4, [0, 0, 1, 1], 6, 24, 2
 # Columns that say which row it is, and what was read.
 PLACE = {
     "layer", "head", "key_head", "d_model", "head_dim", "parameters", "from_layer", "from_head", "to_layer", "to_head",
+    "other_layer", "other_head",
 }  # fmt: skip
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Row = dict[str, float]
@@ -161,6 +163,28 @@ def form_compositions(model: Model) -> list[Row]:
     return rows
 
 
+def form_mirrors(model: Model) -> list[Row]:
+    """The pairs of heads of each layer, at offset 0."""
+    rows = []
+    for layer in range(LAYERS):
+        forms = [model.form(layer, head) for head in range(HEADS)]
+        skew = [form - form.T for form in forms]
+        for head, other in combinations(range(HEADS), 2):
+            norms = np.linalg.norm(forms[head]) * np.linalg.norm(forms[other])
+            skew_norms = np.linalg.norm(skew[head]) * np.linalg.norm(skew[other])
+            product = np.trace(forms[head] @ forms[other])
+            rows.append(
+                {
+                    "mirror": product / norms,
+                    "twin": (forms[head] * forms[other]).sum() / norms,
+                    "antisymmetric_cosine": (skew[head] * skew[other]).sum() / skew_norms,
+                    "symmetry_part": 2 * product / np.linalg.norm(sum(forms)) ** 2,
+                    "shares_key_head": GROUPS[head] == GROUPS[other],
+                }
+            )
+    return rows
+
+
 Ask = Callable[[Model, Model], pd.DataFrame]
 Form = Callable[[Model, Model], list[Row]]
 EXACT: dict[str, Any] = {"per_head": True, "precision": "float64"}
@@ -179,6 +203,9 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
         lambda one, two: form_changes(one, two, "ov"),
     ),
     "positions": (lambda one, _: attngeo.positions(one.path), lambda one, _: form_positions(one)),
+    "mirrors": (
+        lambda one, _: attngeo.mirrors(one.path, form="plain", precision="float64"), lambda one, _: form_mirrors(one),
+    ),
     "compose": (
         lambda one, _: attngeo.compose(one.path).sort_values(["from_head", "to_head"], kind="stable").sort_values(
             "kind", key=lambda kinds: kinds.map("qkv".index), kind="stable"
@@ -197,6 +224,10 @@ RELATIONS = "tests/estimators/efa/test_comparison.py"
 # Columns of other tables, or whose right value is no function of one formed matrix → the test that fails if they are
 # scaled, exchanged or of another head.
 ELSEWHERE = {
+    "mirrors": {
+        "mirror_z": ("tests/geometry/test_mirrors.py::test_the_z_of_a_mirror_is_standard_normal_for_random_rotations"),
+        "is_partner": "tests/circuits/test_orientation.py::test_the_matching_has_the_largest_sum",
+    },
     "compose": {
         "composition_z": (
             "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum"

@@ -20,6 +20,7 @@ from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import RENAMED, advise
 from attngeo.circuits.compose_options import ComposeOptions
+from attngeo.circuits.mirror_options import MirrorOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
@@ -40,6 +41,7 @@ FUNCTIONS = {
     WordOptions: attngeo.words,
     CompareOptions: attngeo.compare,
     ComposeOptions: attngeo.compose,
+    MirrorOptions: attngeo.mirrors,
     LineageOptions: attngeo.lineage,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare_runs, GradientOptions: attngeo.gradients,
@@ -171,7 +173,7 @@ def test_an_amount_of_memory_is_parsed_or_refused(text: str) -> None:
 # Questions about models, which Python, a command and a recipe ask.
 ASKED = {
     "score": attngeo.score, "analogy": attngeo.analogy, "gradients": attngeo.gradients, "positions": attngeo.positions,
-    "compare": attngeo.compare, "compose": attngeo.compose, "lineage": attngeo.lineage,
+    "compare": attngeo.compare, "compose": attngeo.compose, "mirrors": attngeo.mirrors, "lineage": attngeo.lineage,
 }  # fmt: skip
 # Options of several questions whose types or defaults differ, and why.
 DIFFERENT = {

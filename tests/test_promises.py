@@ -70,6 +70,7 @@ TABLES: dict[str, tuple[Sequence[str], Frames]] = {
         lambda: attngeo.gradients("demo:encoder", sequences=2, seq_len=8, own_token=True).rows,
     ),
     "lineage": (attngeo.columns("lineage"), lambda: attngeo.lineage(*MODELS, n_permutations=19)),
+    "mirrors": (attngeo.columns("mirrors"), lambda: attngeo.mirrors("demo:encoder", layers=[0])),
     "positions": (attngeo.columns("positions"), lambda: attngeo.positions("demo:encoder", layers=[0])),
     "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),

@@ -28,6 +28,7 @@ MADE: dict[str, Frames] = {
     "compare": lambda: attngeo.compare(MODELS, layers=[0]),
     "compose": lambda: attngeo.compose(ENCODER, kind="k", from_layers=[0], to_layers=[1]),
     "lineage": lambda: attngeo.lineage(*MODELS, n_permutations=19),
+    "mirrors": lambda: attngeo.mirrors(MODELS, layers=[0]),
     "positions": lambda: attngeo.positions(MODELS, layers=[0]),
     "gradients": lambda: attngeo.gradients(ENCODER, **SMALL).rows,  # type: ignore[arg-type]
     "words": lambda: attngeo.words(ENCODER, layer=0, head=0, top=2),
@@ -40,6 +41,7 @@ ASKED: dict[str, tuple[list[str], str]] = {
     "compare": ([*MODELS, "--layers", "0"], "{ layers = [0] }"),
     "compose": ([ENCODER, "--kind", "k", "--from-layers", "0"], '{ kind = "k", from_layers = [0] }'),
     "lineage": ([*MODELS, "--n-permutations", "19"], "{ n_permutations = 19 }"),
+    "mirrors": ([*MODELS, "--layers", "0"], "{ layers = [0] }"),
     "positions": ([*MODELS, "--layers", "0"], "{ layers = [0] }"),
     "gradients": ([ENCODER, "--sequences", "2", "--seq-len", "8"], "{ sequences = 2, seq_len = 8 }"),
     "words": ([ENCODER, "--layer", "0", "--head", "0", "--top", "2"], ""),
@@ -145,7 +147,7 @@ def test_functions_have_the_names_of_the_commands_whatever_was_imported() -> Non
 
 
 def test_former_names_are_answered_with_the_new_ones(inside: Callable[..., CompletedProcess[str]]) -> None:
-    for function in (attngeo.score, attngeo.positions, attngeo.compose):
+    for function in (attngeo.score, attngeo.positions, attngeo.compose, attngeo.mirrors):
         with refuses(UnknownOptionError, "'model'", "models"):
             function(model=ENCODER)  # type: ignore[call-arg]
     done = inside("lineage", ENCODER, DECODER, "--n-permutations", "19", "--sort", "candidate")

@@ -84,5 +84,7 @@ def call_public_functions() -> None:
     compare_runs(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
     attngeo.gradients("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
     attngeo.gradients("demo:encoder", objective="image")  # type: ignore[arg-type]
+    attngeo.mirrors("demo:minilm", layers="0-3", across=True, form="plain", memory="1GB")
+    attngeo.mirrors("demo:minilm", form="both")  # type: ignore[arg-type]
     attngeo.positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
     attngeo.positions("demo:decoder", layer=0)  # type: ignore[call-arg]

@@ -15,8 +15,8 @@ from attngeo.attention.finding import select
 from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.options import ReadingOptions
 from attngeo.attention.projections import FormNote, require_outputs
+from attngeo.attention.rotary_pairs import shared_layouts
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
-from attngeo.changes.forms import shared_layouts
 from attngeo.changes.stacks import choose_stacks, group_sites, split_stack
 from attngeo.errors import UnsupportedModelError, about
 from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attngeo import embeddings
 from attngeo.attention.opened import Attention
+from attngeo.attention.rotary_pairs import shared_layouts
 from attngeo.bounds.names import in_utf8
-from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, VERDICTS, LineageOptions
 from attngeo.changes.stacks import choose_stacks, group_sites
 from attngeo.checkpoints.store import TensorStore, float_shape

@@ -1,1 +1,1 @@
-"""Circuits from weights: what heads read and write, and which heads and tokens they connect."""
+"""Circuits from weights: what heads read and write, which heads are alike, and what they connect."""

@@ -17,6 +17,7 @@ from attngeo.attention.opened import Attention, SiteForms
 from attngeo.attention.projections import require_outputs
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.pairs import Direction, LayerPair, list_pairs
+from attngeo.circuits.planning import Reading, meet, plan_readings
 from attngeo.geometry.composition import compositions, fold, standardize, unevenness
 from attngeo.layouts.layout import AttentionSite
 from attngeo.questions.making import Making
@@ -49,20 +50,6 @@ class FoldedHeads(NamedTuple):
 FoldedSite = dict[str, FoldedHeads]
 
 
-class Reading(NamedTuple):
-    """One step of the plan by which layers are read.
-
-    Attributes:
-        number: number of the site, in the list of sites.
-        stays: whether the site stays in memory.
-        begins_part: whether the sites before it are dropped.
-    """
-
-    number: int
-    stays: bool
-    begins_part: bool
-
-
 def compose_layers(attention: Attention, options: ComposeOptions, making: Making) -> Iterator[list[Record]]:
     """The records of all pairs of layers; see `attngeo.compose`. Each pair is kept as soon as it is finished."""
     sites, missing = _split_missing(attention.sites)
@@ -70,7 +57,8 @@ def compose_layers(attention: Attention, options: ComposeOptions, making: Making
     making.about |= {"layers": len(sites), "skipped": attention.left_out | missing}
     records = making.take_finished(len(pairs), "pairs of layers")
     left = {number: pair for number, pair in enumerate(pairs) if number not in records}
-    plan = plan_readings(sites, [*left.values()], attention.share_memory(), attention.dtype)
+    sizes = [count_bytes(site, attention.dtype) for site in sites]
+    plan = plan_readings(sizes, [(pair.a, pair.b) for pair in left.values()], attention.share_memory())
     making.about["layers_read"] = len({reading.number for reading in plan})
     making.about["readings"] = len(plan)
     with closing(_compose_pairs(attention, sites, left, plan, options)) as composed:
@@ -88,39 +76,7 @@ def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dic
     return known, {site.module: f"its outputs cannot be read: {site.missing}" for site in sites if site.missing}
 
 
-def plan_readings(
-    sites: Sequence[AttentionSite], pairs: Sequence[LayerPair], memory: int, dtype: torch.dtype
-) -> list[Reading]:
-    """The order in which to read sites, so that the two sites of each pair are in memory together once.
-
-    As many sites as fit stay in memory, with room for one more: then the later sites paired with them are read one by
-    one. If all sites fit, none is read twice.
-
-    Args:
-        sites: all sites; pairs refer to them by number.
-        pairs: the pairs to compose.
-        memory: bytes for folded heads.
-        dtype: number type of the folded heads.
-    """
-    needed = sorted({pair.a for pair in pairs} | {pair.b for pair in pairs})
-    sizes = {number: _count_bytes(sites[number], dtype) for number in needed}
-    plan: list[Reading] = []
-    while needed:
-        part: list[int] = []
-        room = memory if sum(sizes[number] for number in needed) <= memory else memory - max(sizes.values())
-        for number in needed:
-            if part and sum(map(sizes.__getitem__, (*part, number))) > room:
-                break
-            part.append(number)
-        others = sorted({pair.b for pair in pairs if pair.a in part and pair.b not in part})
-        if others or len(part) > 1:
-            plan += [Reading(number, True, begins_part=number == part[0]) for number in part]
-            plan += [Reading(number, False, begins_part=False) for number in others]
-        needed = needed[len(part) :]
-    return plan
-
-
-def _count_bytes(site: AttentionSite, dtype: torch.dtype) -> int:
+def count_bytes(site: AttentionSite, dtype: torch.dtype) -> int:
     """Bytes of the folded heads of a site: what is written, and what is read with q, k and v."""
     inner = min(site.head_dim, site.d_model)
     inner_value = min(site.value_dim, site.d_model)
@@ -136,23 +92,14 @@ def _compose_pairs(
     options: ComposeOptions,
 ) -> Generator[tuple[int, list[Record]]]:
     """The number and the records of each pair, as soon as both of its sites are there."""
-    numbers = {(pair.a, pair.b): number for number, pair in pairs.items()}
-    in_memory: dict[int, FoldedSite] = {}
     readings = attention.read([sites[reading.number] for reading in plan])
-    for reading, forms in zip(plan, readings, strict=True):
-        if reading.begins_part:
-            in_memory.clear()
-        folded = _fold_heads(forms, options)
-        here = {**in_memory, reading.number: folded}
-        for other in in_memory:
-            a, b = sorted((other, reading.number))
-            if (a, b) in numbers:
-                number = numbers.pop((a, b))
-                directions = pairs[number].directions
-                records = [row for direction in directions for row in _compose(sites, here, direction)]
-                yield number, [{"revision": attention.store.revision} | record for record in records]
-        if reading.stays:
-            in_memory[reading.number] = folded
+    folded = (_fold_heads(forms, options) for forms in readings)
+    numbers = {number: (pair.a, pair.b) for number, pair in pairs.items()}
+    for number, first, second in meet(plan, folded, numbers):
+        pair = pairs[number]
+        heads = {pair.a: first, pair.b: second}
+        records = [row for direction in pair.directions for row in _compose(sites, heads, direction)]
+        yield number, [{"revision": attention.store.revision} | record for record in records]
 
 
 def _fold_heads(forms: SiteForms, options: ComposeOptions) -> FoldedSite:

@@ -10,9 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+from attngeo.circuits.mirror_options import ORIENTATION_COLUMNS
+from attngeo.tables.read import require_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+# The columns of a table of pairs that the sign test needs.
+NEEDED = ("model", "stack", "layer", "is_partner", "antisymmetric_cosine")
 
 
 class SignTest(NamedTuple):
@@ -72,3 +80,32 @@ def judge_signs(cosines: Sequence[float]) -> SignTest:
     rarer = min(opposite, alike)
     tail = sum(math.comb(count, number) for number in range(rarer + 1))
     return SignTest(opposite, alike, min(2 * tail / 2**count, 1.0))
+
+
+def judge_orientation(rows: pd.DataFrame) -> pd.DataFrame:
+    """The sign test of each stack of each model, pooled over its layers.
+
+    Args:
+        rows: table of `attngeo.mirrors`, or of its files, with all rows.
+
+    Returns:
+        The columns model, stack, layers (how many), partners (disjoint pairs of heads), opposite (with a negative
+        cosine), alike (with a positive one) and p_value, of both sides, in (0, 1]; 1 without partners.
+
+    Raises:
+        DataError: a column is missing.
+
+    >>> import attngeo
+    >>> judge_orientation(attngeo.mirrors("demo:minilm"))[["layers", "partners", "opposite", "alike"]].values.tolist()
+    [[6, 36, 12, 24]]
+    """
+    require_columns(rows, NEEDED, "the table", "attngeo mirrors")
+    tests = []
+    for (model, stack), pairs in rows.groupby(["model", "stack"], sort=False):
+        partners = pairs[pairs["is_partner"].astype("bool")]
+        test = judge_signs([float(cosine) for cosine in partners["antisymmetric_cosine"]])
+        counts = (int(pairs["layer"].nunique()), len(partners), *test)
+        tests.append(dict(zip(ORIENTATION_COLUMNS, (model, stack, *counts), strict=True)))
+    judged = type(rows)(tests, columns=list(ORIENTATION_COLUMNS))
+    judged.attrs = dict(rows.attrs)
+    return judged

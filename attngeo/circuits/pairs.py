@@ -60,7 +60,8 @@ def list_pairs(sites: Sequence[AttentionSite], options: ComposeOptions) -> list[
         by_stack.setdefault(site.stack, []).append(number)
     pairs: list[LayerPair] = []
     for stack, numbers in by_stack.items():
-        require_one_width(stack, [sites[number] for number in numbers])
+        members = [sites[number] for number in numbers]
+        require_one_width(stack, [width for site in members for width in (site.d_model, site.output_width)])
         pairs += _list_within(sites, stack, numbers, options.kind)
         if sites[numbers[0]].is_cross:
             pairs += _list_across(sites, by_stack.get(ENCODER, []), numbers, options.kind)
@@ -92,13 +93,13 @@ def _require_layers(sites: Sequence[AttentionSite], options: ComposeOptions) -> 
             )
 
 
-def require_one_width(stack: str, sites: Sequence[AttentionSite]) -> None:
-    """Raise UnsupportedModelError if the heads of a stack read or write residual streams of different widths."""
-    widths = sorted({site.d_model for site in sites} | {site.output_width for site in sites})
+def require_one_width(stack: str, widths: Iterable[int]) -> None:
+    """Raise UnsupportedModelError if heads of a stack that are compared read or write streams of different widths."""
+    widths = sorted({*widths})
     if len(widths) > 1:
         raise UnsupportedModelError(
-            f"the layers of stack {stack} have widths {', '.join(map(str, widths))}, expected one width: heads compose "
-            "through one residual stream; choose another stack with $stack",
+            f"the layers of stack {stack} have widths {', '.join(map(str, widths))}, expected one width: heads of "
+            "different layers need one residual stream; choose another stack with $stack",
             "stack",
         )
 

@@ -290,6 +290,9 @@ GROWTHS = ("symmetric_growth", "antisymmetric_growth")
 SHARES = ("own_symmetry", "agreement", "cancellation")
 SCORED = ("model", "stack", "layer", "head")
 CHANGED = (*SCORED, "other", "change", "cosine")
+MIRRORED = (
+    *SCORED, "other_layer", "other_head", "mirror", "twin", "antisymmetric_cosine", "is_partner",
+)  # fmt: skip
 KERNEL = tuple(f"kernel_{offset}" for offset in range(9))
 TRAINED = ("step", "stack", "layer", "head")
 WHERE = ("where",)
@@ -351,6 +354,11 @@ FIGURES: dict[str, FigureSpec] = {
             name="position-kernel", draw="positions:draw_kernels", source="positions", most_models=1,
             columns=(*SCORED, *KERNEL), options=("layer", "stack", "where"),
             description="position kernel of the heads of one layer: how far back they look by position alone",
+        ),
+        FigureSpec(
+            name="mirror-map", draw="mirrors:draw_mirror_map", source="mirrors", most_models=1,
+            columns=MIRRORED, options=("layer", "stack", "where"),
+            description="mirrors (-) and twins (+) among the heads of one layer, as a map of heads × heads",
         ),
         FigureSpec(
             name="change-map", draw="changes:draw_change_map", source="compare", options=WHERE, columns=CHANGED,

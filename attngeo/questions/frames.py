@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 TEXTS = (
     *ABOUT_BOTH, "model_type", "format", "circuit", "stack", "layers", "kind", "objective", "from_route", "to_route",
     "from_stack", "to_stack", "module", "verdict", "token", "target", "attended_token", "level", "name", "questions",
-    "note",
+    "form", "note",
 )  # fmt: skip
 WHOLE = (
     "parameters", "step", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "from_head",
-    "to_layer", "to_head", "other_layer", "from_heads", "to_heads", "token_id", "target_id", "rank", "position",
-    "attended_position", "asked", "known",
+    "to_layer", "to_head", "other_layer", "other_head", "from_heads", "to_heads", "token_id", "target_id", "rank",
+    "position", "attended_position", "asked", "known",
 )  # fmt: skip
-FLAGS = ("related", "above_threshold")
+FLAGS = ("related", "above_threshold", "shares_key_head", "is_partner")
 # The form of the rows that are kept.
 KEPT_FORM = ResultForm(texts=TEXTS, whole=WHOLE, about=("made", "model", "device"))
 

@@ -15,6 +15,8 @@ ABOUT_MODEL = ("model", "revision")
 ABOUT_BOTH = (*ABOUT_MODEL, "other", "other_revision")
 PLACE = ("layer", "head")
 IDENTITY = ("model", "stack", *PLACE)
+# Of a row about a pair of heads: the other one.
+OTHER_PLACE = ("other_layer", "other_head")
 # Which matrix of a head a row is about; tables of W_qk alone lack it.
 CIRCUIT = "circuit"
 
@@ -43,7 +45,7 @@ def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> N
     repeated = rows.duplicated([*identity])
     if repeated.any():
         row = rows[repeated].iloc[0]
-        model, *others = (str(row[name]) for name in identity if name not in PLACE)
+        model, *others = (str(row[name]) for name in identity if name not in (*PLACE, *OTHER_PLACE))
         raise DataError(
             f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give each model "
             "once, or select rows with where, for example those with the same note"

@@ -76,6 +76,17 @@ QUESTIONS = {
             form="attngeo.circuits.compose:COMPOSITION_FORM",
         ),
         Question(
+            "mirrors",
+            "attngeo.circuits.mirror_options:MirrorOptions",
+            "attngeo.circuits.mirror_options:MIRROR_COLUMNS",
+            "attngeo.circuits.mirror_options:CHECKS",
+            title="Mirrors among heads",
+            rows="attngeo.circuits.mirroring:mirror_layers",
+            build="attngeo.circuits.mirrors:build_frame",
+            keeps="mirrors",
+            form="attngeo.circuits.mirrors:MIRROR_FORM",
+        ),
+        Question(
             "lineage",
             "attngeo.changes.lineage_options:LineageOptions",
             "attngeo.changes.lineage_options:LINEAGE_COLUMNS",
@@ -138,10 +149,11 @@ TABLES = {
     )
 }
 
-# The columns by which rows of scores, changes, positions, and curves of trainings are told apart.
+# The columns by which rows of scores, changes, positions, mirrors, and curves of trainings are told apart.
 SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
 CHANGE_KEYS = ("model", "other", "stack", "layer", "head", "change", "cosine")
 POSITION_KEYS = ("model", "stack", "layer", "head", "fast_share", "previous_token")
+MIRROR_KEYS = ("model", "stack", "layer", "is_partner", "antisymmetric_cosine")
 CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
 # What a table of a report may show, and of each the views, one for each kind of results. The first that fits is taken.
@@ -159,6 +171,10 @@ VIEWS = {
         View(
             "quartiles and maximum over heads", POSITION_KEYS, "attngeo.offsets.options:summarize_positions",
             "attngeo.offsets.options:summary_columns",
+        ),
+        View(
+            "sign test of the partners of each stack", MIRROR_KEYS,
+            "attngeo.circuits.orientation:judge_orientation", "attngeo.circuits.mirror_options:ORIENTATION_COLUMNS",
         ),
     ),
     "published": (

@@ -28,7 +28,7 @@ from attngeo.questions.asking import ask_all, join_tables
 from attngeo.questions.checks import list_numbers
 from attngeo.questions.frames import order_frames
 from attngeo.questions.question import Question
-from attngeo.questions.rows import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
+from attngeo.questions.rows import CIRCUIT, IDENTITY, OTHER_PLACE, name_circuits, refuse_repeated
 from attngeo.questions.table import QUESTIONS
 from attngeo.scores.spec import SCORES
 from attngeo.session import Session
@@ -156,7 +156,8 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     rows.attrs[ALL_MODELS] = all_models
     question = _find_question(spec)
     if question is not None and question.rows is not None:
-        refuse_repeated(rows, [name for name in IDENTITY if name in rows])  # rows of layers have no head
+        identity = [name for name in (*IDENTITY, *OTHER_PLACE) if name in rows]  # rows of layers have no head
+        refuse_repeated(rows, identity)
         beside = []
         if spec.beside:
             from attngeo.papers.saponati2025.published import published_scores

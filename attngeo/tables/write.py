@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # The entry of `attrs` that lists the columns of a user's own file: a file that is written has their texts as they are.
 AS_WRITTEN = "as_written"
 # The entry of `attrs` with the form of that file, in which a .csv file is written: separator, decimal and encoding.
-FORM = "form"
+FORM = "file_form"
 # The entry of `attrs` with the notes that each text of the column `note` is made of.
 NOTES = "notes_by_text"
 STYLE = (

@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 
 import attngeo
 from attngeo.attention.projections import key_heads_of
-from attngeo.changes.forms import find_rotary_pairs
+from attngeo.attention.rotary_pairs import find_rotary_pairs
 from attngeo.geometry.forms import Form
 from attngeo.geometry.lineage import (
     draw_coordinates,

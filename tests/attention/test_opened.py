@@ -13,6 +13,7 @@ from attngeo.attention.options import ReadingOptions
 from attngeo.changes.compare_options import CompareOptions
 from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
+from attngeo.circuits.mirror_options import MirrorOptions
 from attngeo.errors import UsageError
 from attngeo.offsets.options import PositionOptions
 from attngeo.questions.asking import ask
@@ -29,6 +30,7 @@ ASKED: dict[str, tuple[Any, Any]] = {
     "score": (MODEL, ScoreOptions()),
     "positions": (MODEL, PositionOptions()),
     "compose": (MODEL, ComposeOptions()),
+    "mirrors": (MODEL, MirrorOptions()),
     "compare": ((MODEL, OTHER), PAIR),
     "lineage": ((MODEL, MODEL), LineageOptions(n_permutations=19)),
 }

@@ -54,6 +54,21 @@ def test_two_layers_of_mistral_are_composed(layers: Path, benchmark: BenchmarkFi
     assert ratio < 3.0
 
 
+@pytest.mark.parametrize(("form", "limit"), [("plain", 2.5), ("rotary", 2.0)])
+def test_the_mirrors_of_a_layer_of_mistral(
+    form: str, limit: float, tmp_path: Path, benchmark: BenchmarkFixture
+) -> None:
+    """Within 2.5 times of scoring the layer and its heads; over rotary offsets within 2.0 times."""
+    benchmark.pedantic(lambda: None)
+    path = write_mistral(tmp_path, layers=1)
+    score = partial(attngeo.score, path, per_head=True, fresh=True)
+    of_heads, of_pairs = by_turns(3, score, partial(attngeo.mirrors, path, form=form, fresh=True))
+    ratio = of_pairs / of_heads
+    benchmark.extra_info |= {"baseline: score, s": of_heads, "mirrors, s": of_pairs, "ratio": ratio}
+    print(f"\na layer of Mistral: score {of_heads:.2f} s, mirrors {form} {of_pairs:.2f} s ({ratio:.2f} times)")
+    assert ratio < limit
+
+
 def test_the_shape_of_gpt2_fits_a_gigabyte(tmp_path: Path, benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(lambda: None)
     config = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12}

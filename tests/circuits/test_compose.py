@@ -23,8 +23,9 @@ import attngeo
 from attngeo.attention.weights import SiteWeights
 from attngeo.circuits import composing
 from attngeo.circuits.compose_options import COMPOSE_COLUMNS, ComposeOptions
-from attngeo.circuits.composing import plan_readings
+from attngeo.circuits.composing import count_bytes
 from attngeo.circuits.pairs import list_pairs
+from attngeo.circuits.planning import plan_readings
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.geometry.composition import fold
 
@@ -166,16 +167,17 @@ def test_with_little_memory_layers_are_read_again_and_nothing_else_changes(folde
 @pytest.mark.parametrize("memory", [1, 20_000, 40_000, 10**9])
 def test_every_pair_is_in_memory_once(memory: int, folder: Path) -> None:
     sites = [of_site.site for of_site in attngeo.attention_sites(folder, circuit="both")]
-    pairs = list_pairs(sites, ComposeOptions())
+    pairs = [(pair.a, pair.b) for pair in list_pairs(sites, ComposeOptions())]
+    sizes = [count_bytes(site, torch.float32) for site in sites]
     met: list[tuple[int, int]] = []
     in_memory: list[int] = []
-    for reading in plan_readings(sites, pairs, memory, torch.float32):
+    for reading in plan_readings(sizes, pairs, memory):
         if reading.begins_part:
             in_memory = []
         met += [(other, reading.number) for other in in_memory]
         if reading.stays:
             in_memory.append(reading.number)
-    assert sorted(met) == sorted((pair.a, pair.b) for pair in pairs)
+    assert sorted(met) == sorted(pairs)
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "t5"])
@@ -194,9 +196,10 @@ def test_all_layers_stay_in_memory_if_their_folded_heads_fit_and_not_if_a_byte_i
         o = weights_of_site.wo
         needed += sum(fold(*pair).nbytes for pair in ((q, k), (k, q), (v, o), (o, v)))
     sites = [weights_of_site.site for weights_of_site in read]
-    pairs = list_pairs(sites, ComposeOptions())
-    assert [reading.stays for reading in plan_readings(sites, pairs, needed, dtype)] == [True] * len(sites)
-    assert not all(reading.stays for reading in plan_readings(sites, pairs, needed - 1, dtype))
+    sizes = [count_bytes(site, dtype) for site in sites]
+    pairs = [(pair.a, pair.b) for pair in list_pairs(sites, ComposeOptions())]
+    assert [reading.stays for reading in plan_readings(sizes, pairs, needed)] == [True] * len(sites)
+    assert not all(reading.stays for reading in plan_readings(sizes, pairs, needed - 1))
 
 
 def test_an_encoder_is_composed_with_the_cross_attention_that_reads_it(built: Built) -> None:

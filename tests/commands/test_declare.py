@@ -12,6 +12,7 @@ from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.changes.compare_options import CompareOptions
 from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
+from attngeo.circuits.mirror_options import MirrorOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
 from attngeo.offsets.options import PositionOptions
@@ -22,7 +23,7 @@ from attngeo.updates.options import GradientOptions
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
     "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions, "compose": ComposeOptions,
-    "compare": CompareOptions,
+    "compare": CompareOptions, "mirrors": MirrorOptions,
     "lineage": LineageOptions,
 }  # fmt: skip
 

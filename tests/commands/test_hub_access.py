@@ -91,6 +91,7 @@ def test_offline_wins_over_download(hub: Hub, work: Path, connected: Command) ->
 LACKING = {
     "score org/name --format csv": LAYER_0,
     "positions org/name --format csv": LAYER_0,
+    "mirrors org/name --format csv": LAYER_0,
     "nearest org/name waa --format csv": EMBEDDINGS,
 }
 
@@ -156,8 +157,8 @@ def test_a_failed_request_is_repeated_as_often_as_the_option_says(
 
 FUNCTIONS: list[Callable[..., object]] = [
     library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
-    library.nearest, library.words, library.compose, library.compare, library.lineage, library.open_embedding,
-    library.plot, build_report,
+    library.nearest, library.words, library.compose, library.mirrors, library.compare, library.lineage,
+    library.open_embedding, library.plot, build_report,
 ]  # fmt: skip
 # What they take by place, if it is more than a model.
 PLACES = {

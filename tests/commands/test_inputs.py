@@ -31,6 +31,7 @@ COMMANDS = {
     "analogy --explain text.md --questions list.csv -o list.csv": "list.csv",
     "analogy --explain text.md -o text.md": "text.md",
     "positions ./model -o model/config.json": "model/config.json",
+    "mirrors ./model -o model/config.json": "model/config.json",
     "gradients ./model -o model/config.json": "model/config.json",
     "gradients demo:encoder --text rows.jsonl -o rows.jsonl": "rows.jsonl",
     "gradients demo:encoder --text data --pairs-output data/part.parquet": "data/part.parquet",

@@ -27,6 +27,7 @@ LABELS = ["--label", "demo:encoder=Enc & co", "--label", "demo:decoder=Dec"]
         ("positions", BOTH, ["Enc & co", "Dec"]),
         ("lineage", BOTH, ["Enc & co", "Dec"]),
         ("compose", BOTH[:1], ["Enc & co"]),
+        ("mirrors", BOTH, ["Enc & co", "Dec"]),
     ],
 )
 def test_labels_name_models_for_people_and_references_for_programs(
@@ -121,6 +122,7 @@ def test_a_table_for_a_paper_has_few_columns_or_those_that_are_named(inside: Run
     assert heads("score", *BOTH, "--columns", "layer,frobenius_norm") == "layer & frobenius norm"
     assert heads("positions", "demo:encoder").startswith("stack & layer & head & ")
     assert heads("lineage", *BOTH) == "other & verdict & similarity & p value & similarity z & layers"
+    assert heads("mirrors", "demo:encoder").startswith("layer & head & other layer & other head & mirror")
     assert heads("compose", "demo:encoder").startswith("kind & from layer & from head")
 
 

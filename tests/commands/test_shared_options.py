@@ -27,6 +27,7 @@ ASKED: dict[str, tuple[list[str], str, list[str]]] = {
     "score": ([], "symmetry.max", [ENCODER, DECODER]),
     "positions": ([], "kernel_1.max", [ENCODER, DECODER]),
     "compose": ([], "composition.max", [ENCODER, DECODER]),
+    "mirrors": ([], "mirror.max", [ENCODER, DECODER]),
     "compare": ([ENCODER], "change.max", [DECODER]),
     "lineage": ([ENCODER], "similarity_z.max", [DECODER]),
     "analogy": (["--n-draws", "0"], "accuracy.max", [ENCODER, DECODER]),
@@ -40,7 +41,7 @@ def list_options(command: str) -> set[str]:
 
 def test_the_table_says_which_command_has_which_options() -> None:
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if re.match(r"\| `\w+` \| (✓|–)", line)]
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         command = name.strip("`")
@@ -96,7 +97,7 @@ def test_a_recipe_asks_for_the_same_rows(command: str, tmp_path: Path) -> None:
 
 
 def test_python_takes_several_models_too() -> None:
-    for ask in (attngeo.positions, attngeo.compose, attngeo.score):
+    for ask in (attngeo.positions, attngeo.compose, attngeo.mirrors, attngeo.score):
         rows = ask([ENCODER, DECODER])
         assert rows["model"].drop_duplicates().tolist() == [ENCODER, DECODER]
         alone = ask(DECODER)

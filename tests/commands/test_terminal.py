@@ -229,6 +229,7 @@ def test_columns_without_room_are_named_with_the_width_that_shows_them(inside: C
         ["inspect", "demo:encoder"],
         ["lineage", "demo:encoder", "demo:decoder"],
         ["positions", "demo:decoder"],
+        ["mirrors", "demo:decoder"],
         ["score", "demo:encoder"],
         ["words", "demo:encoder", "--layer", "0", "--head", "0", "--top", "2"],
     ],

@@ -108,6 +108,7 @@ def test_the_first_model_of_a_comparison_is_what_the_others_are_compared_with(tm
     ("command", "condition", "expected"),
     [
         ("positions", "heads != 12 or previous_token.max > 9", [("demo:encoder", "encoder", False)]),
+        ("mirrors", "pairs != 18 or twin.max > 9", [("demo:encoder", "encoder", False)]),
         ("compose", "pairs != 48 or composition.max < 0", [("demo:encoder", f"{k}, encoder", False) for k in "qkv"]),
         ("lineage", "rows != 1 or p_value.min > 2", [("demo:decoder", "", False)]),
         ("lineage", "similarity.max >= -1", [("demo:decoder", "", True)]),

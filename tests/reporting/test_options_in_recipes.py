@@ -63,6 +63,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "gradients": {name: reason for name, reason in OF_MODELS.items() if name != "fresh"}
     | {"pairs_output": "a file for the figure `pairs`; a recipe reads it"},
     "positions": OF_MODELS,
+    "mirrors": OF_MODELS,
     "compare": OF_MODELS | {"allow_repeats": "a recipe names each revision, so that none is there by a pattern"},
     "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},

@@ -35,6 +35,7 @@ REQUESTED = {
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
     "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { n_permutations = 19 }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
+    "mirrors": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], form = "plain" }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
     "simulate": 'options = { methods = "lr", datasets = 4, shifts = ["1,0,0.9"] }',
@@ -45,7 +46,7 @@ REQUESTED = {
 }
 
 # Those that consist of runs, which several processes can share.
-STUDIES, JOBS = {"score", "compare", "positions", "lineage", "pretrain", "simulate", "auto-mpg", "efa"}, 4
+STUDIES, JOBS = {"score", "compare", "positions", "mirrors", "lineage", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture

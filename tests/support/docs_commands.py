@@ -39,6 +39,7 @@ EXAMPLES = (
     Example("What do heads copy: values and outputs?", "score demo:decoder --circuit ov --per-head"),
     Example("Which tokens does a head connect?", "words demo:minilm --layer 2 --head 5"),
     Example("Which heads read what other heads write?", "compose demo:minilm"),
+    Example("Which heads are transposes of each other?", "mirrors demo:minilm"),
     Example("Where do heads look by position alone?", "positions demo:decoder"),
     Example("What did fine-tuning change?", "compare ./base ./tuned"),
     Example("What does an adapter change?", "compare ./base --adapter ./lora"),

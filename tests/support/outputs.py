@@ -56,6 +56,7 @@ COMMANDS = {
     "efa-compare.csv": "efa compare i i baskets.csv --format csv",
     "tabular-impute.csv": "tabular impute columns gaps.csv --format csv",
     "gradients.csv": "gradients demo:decoder --text text.txt --sequences 4 --seq-len 16 --format csv",
+    "mirrors.csv": "mirrors demo:minilm --layers 4 --format csv",
     "positions.csv": "positions demo:decoder --format csv",
     "verified.txt": "score demo:encoder --verify",
     "page.txt": "report recipe.toml -o page > page/index.html",
