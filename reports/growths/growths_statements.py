@@ -163,3 +163,12 @@ def signs(table: pd.DataFrame) -> list[float]:
         opposite, alike = (int(number) for number in select(table, model, stack)[["opposite", "alike"]].sum())
         numbers += [opposite, alike, judge_signs([-1.0] * opposite + [1.0] * alike).p_value]
     return numbers
+
+
+def antisymmetric_growths(table: pd.DataFrame) -> list[float]:
+    """The least and the largest mean over layers of a run, of encoders and of decoders."""
+    numbers = []
+    for objective in ("mlm", "clm"):
+        means = table[table["objective"] == objective].groupby(["init", "seed"])["antisymmetric_growth"].mean()
+        numbers += [means.min(), means.max()]
+    return numbers
