@@ -181,14 +181,15 @@ def _print_layers(layers: list[dict[str, Any]], pairs: pd.DataFrame, title: str,
     columns |= {
         "symmetry": "symmetry:+.3f",
         "own": "own_symmetry:+.3f",
-        "strongest mirror": lambda line: "" if line["pair"] is None else _name_pair(line["pair"]),
+        "strongest": lambda line: "" if line["pair"] is None else _name_pair(line["pair"]),
         "mirror": lambda line: _show_of_pair(line, "mirror"),
         "twin": lambda line: _show_of_pair(line, "twin"),
         "cosine": lambda line: _show_of_pair(line, COSINE),
         "opposite": "opposite",
         "alike": "alike",
     }
-    print_table(lines, columns, title=title, texts=["form", "strongest mirror"], expendable=["form", "twin", "mirror"])
+    expendable = ["form", "twin", "mirror", "alike", "opposite", "cosine"]
+    print_table(lines, columns, title=title, texts=["form", "strongest"], expendable=expendable)
 
 
 def _show_of_pair(line: dict[str, Any], column: str) -> str:

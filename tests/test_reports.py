@@ -47,6 +47,7 @@ COMPLETE = (
     "reports/efa",
     "reports/fine-tuning",
     "reports/gradients",
+    "reports/growths",
     "reports/lineage",
     "reports/pretrained",
     "reports/pretraining",
