@@ -88,6 +88,7 @@ def _draw_layers(rows: pd.DataFrame) -> go.Figure:
                 name=label,
                 legendgroup=label,
                 showlegend=name == names[0],
+                mode="lines+markers",
                 line_color=colour,
                 error_y={
                     "array": line["accuracy_high"] - line["accuracy"],

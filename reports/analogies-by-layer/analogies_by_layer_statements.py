@@ -104,12 +104,25 @@ def extremes(table: pd.DataFrame, model: str, first: int, last: int, setting: st
     return [rows["accuracy"].min(), rows["accuracy"].max()]
 
 
-def by_centring(table: pd.DataFrame, model: str) -> list[float]:
-    """The largest change of the accuracy of a layer by centring; then the cosine of the last layer, raw and centred."""
+def _pair_centred(table: pd.DataFrame, model: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of the layers of a model, raw and centred, without the table."""
     rows = select(table, model=model, name="overall")
     rows = rows[rows["layer"] >= 0]
     raw = select(rows, setting=PLAIN).set_index("layer")
     centred = select(rows, setting="all words, centred").set_index("layer")
+    return raw, centred
+
+
+def cosine_drops(table: pd.DataFrame, model: str) -> list[float]:
+    """How much lower the mean cosine of a layer is after centring: the least and the most."""
+    raw, centred = _pair_centred(table, model)
+    drops = raw["mean_cosine"] - centred["mean_cosine"]
+    return [drops.min(), drops.max()]
+
+
+def by_centring(table: pd.DataFrame, model: str) -> list[float]:
+    """The largest change of the accuracy of a layer by centring; then the cosine of the last layer, raw and centred."""
+    raw, centred = _pair_centred(table, model)
     change = (centred["accuracy"] - raw["accuracy"]).abs().max()
     return [change, raw["mean_cosine"].iloc[-1], centred["mean_cosine"].iloc[-1]]
 

@@ -280,10 +280,22 @@ def interval(values: pd.Series[Any]) -> list[float]:
     return [values.mean(), values.mean() - half, values.mean() + half]
 
 
-def own_token_draws(table: pd.DataFrame) -> pd.DataFrame:
-    """The median over the layers of each group, a row a draw; `missed` is what remains with the best factor."""
+def _select_missed(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of whole layers; `missed` is the share of ‖ΔM‖ that remains with the best factor."""
     layers = _select_layers(table)
-    layers = layers.assign(missed=(1 - layers["own_token_cosine"] ** 2).clip(lower=0) ** 0.5)
+    return layers.assign(missed=(1 - layers["own_token_cosine"] ** 2).clip(lower=0) ** 0.5)
+
+
+def own_token_misses(table: pd.DataFrame) -> list[float]:
+    """The least and the largest mean miss of a layer of SmolLM2 from 20 to 28."""
+    layers = _select(_select_missed(table), model="SmolLM2-135M")
+    means = layers[layers["layer"].between(20, 28)].groupby("layer")["missed"].mean()
+    return [means.min(), means.max()]
+
+
+def own_token_draws(table: pd.DataFrame) -> pd.DataFrame:
+    """The median over the layers of each group, a row a draw."""
+    layers = _select_missed(table)
     frames = []
     for (model, weights), firsts in OWN_TOKEN_GROUPS.items():
         of_model = _select(layers, model=model, weights=weights)

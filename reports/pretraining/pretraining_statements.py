@@ -26,8 +26,8 @@ def least_symmetric_layers(table: pd.DataFrame) -> list[int]:
     return sorted(set(table["layer"].loc[least]))
 
 
-def count_more_directional(table: pd.DataFrame) -> int:
-    """In how many pairs the decoder is more directional than the encoder."""
+def count_more_directional_encoders(table: pd.DataFrame) -> int:
+    """In how many pairs the median layer of the encoder has the more negative directionality."""
     medians = table.groupby(["model", "data", "objective"])["directionality"].median().unstack("objective")
     return int((medians["mlm"] < medians["clm"]).sum())
 

@@ -41,8 +41,8 @@ INTERVAL = {"thickness": 1.5, "width": 4}
 ZERO = {"color": GUIDE, "width": 1, "dash": "dot"}
 # Pixels above panels that have titles.
 TOP = 100
-# What may be larger than in the default start.
-LARGER = {"query_key": "queries, keys", "value": "values", "biases": "biases"}
+# What may differ from the default start beside symmetry: larger weights, and biases.
+CHANGES = {"query_key": "queries, keys", "value": "values", "biases": "biases"}
 # In the order of `effects`.
 EFFECTS = (
     "symmetric",
@@ -62,7 +62,7 @@ DODGE = 0.12
 def draw_factors(table: pd.DataFrame) -> go.Figure:
     """Final losses of the runs from the paper's size, by what they start with; and the effects of the factors."""
     runs = runs_from(table, "smaller").reset_index()
-    titles = ["final loss, by what is larger", "effects on the final loss"]
+    titles = ["final loss, by larger weights and added biases", "effects on the final loss"]
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.28)
     for symmetric, name in enumerate(("default", "symmetric")):
         rows = runs[runs["symmetric"] == symmetric]
@@ -89,9 +89,9 @@ def draw_factors(table: pd.DataFrame) -> go.Figure:
 
 
 def _name_start(row: pd.Series) -> str:
-    """What the start of a run has larger than the default one."""
-    larger = [name for factor, name in LARGER.items() if row[factor]]
-    return ", ".join(larger) or "nothing"
+    """Which weights of a start are larger than the default ones, and whether it has biases."""
+    changes = [name for factor, name in CHANGES.items() if row[factor]]
+    return ", ".join(changes) or "none"
 
 
 def draw_masked(masked: pd.DataFrame, whole: pd.DataFrame, published: pd.DataFrame) -> go.Figure:

@@ -64,6 +64,13 @@ def plateau_gains(layers: pd.DataFrame) -> pd.Series[Any]:
     return first["default"] - first["symmetric"]
 
 
+def plateau_share(tables: list[pd.DataFrame]) -> float:
+    """The steps that the symmetric encoder gains on the plateau, in shares of those to the default's final loss."""
+    runs = _select(tables[0], objective="mlm").pivot(index="seed", columns="init", values="steps_to_baseline")
+    layers = tables[1][tables[1]["head"].isna()]
+    return float(plateau_gains(layers).mean() / (runs["default"] - runs["symmetric"]).mean())
+
+
 def loss_gains(table: pd.DataFrame, objective: str) -> pd.Series[Any]:
     """How much lower the final loss is from symmetric weights, by seed."""
     wide = _select(table, objective=objective).pivot(index="seed", columns="init", values="final_loss")
