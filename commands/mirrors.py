@@ -43,7 +43,7 @@ LIMITS = (
 )
 
 
-class Printed(Options):
+class PrintedPairs(Options):
     """Options of the pairs that are written and printed."""
 
     top: int = option(
@@ -67,7 +67,7 @@ def mirrors(
     options: MirrorOptions,
     models: Models = None,
     models_file: ModelsFile = None,
-    printed: Printed,
+    printed: PrintedPairs,
     outputs: ModelOutputs,
     order: Order,
     plot: Plots = None,
@@ -127,7 +127,7 @@ def mirrors(
     conclude(rows, outcomes, conditions, verbosity, checks)
 
 
-def _select(rows: pd.DataFrame, printed: Printed, order: Order) -> pd.DataFrame:
+def _select(rows: pd.DataFrame, printed: PrintedPairs, order: Order) -> pd.DataFrame:
     """The rows that are written: all of them, or those that --top names."""
     if printed.most is None:
         return order.select(rows)

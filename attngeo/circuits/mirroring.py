@@ -47,7 +47,7 @@ Record = dict[str, Any]
 COMPLEX_NUMBERS = 2
 
 
-class SitePair(NamedTuple):
+class ComparedSites(NamedTuple):
     """Two sites whose heads are compared, or a site by itself.
 
     Attributes:
@@ -128,7 +128,7 @@ def _split_sites(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dict[
     return kept, left_out
 
 
-def list_pairs(sites: Sequence[AttentionSite], options: MirrorOptions, left_out: dict[str, str]) -> list[SitePair]:
+def list_pairs(sites: Sequence[AttentionSite], options: MirrorOptions, left_out: dict[str, str]) -> list[ComparedSites]:
     """Each layer by itself and, if requested, each pair of layers of a stack.
 
     Args:
@@ -143,7 +143,7 @@ def list_pairs(sites: Sequence[AttentionSite], options: MirrorOptions, left_out:
     """
     if options.form == ROTARY:
         _require_rotation(sites)
-    pairs = [SitePair(number, number, *_find_layouts(site, site, options)) for number, site in enumerate(sites)]
+    pairs = [ComparedSites(number, number, *_find_layouts(site, site, options)) for number, site in enumerate(sites)]
     if options.across:
         by_stack: dict[str, list[int]] = {}
         for number, site in enumerate(sites):
@@ -152,7 +152,7 @@ def list_pairs(sites: Sequence[AttentionSite], options: MirrorOptions, left_out:
             require_one_width(stack, [sites[number].d_model for number in numbers])
             for a, b in combinations(numbers, 2):
                 if sites[a].layer != sites[b].layer:
-                    pairs.append(SitePair(a, b, *_find_layouts(sites[a], sites[b], options)))
+                    pairs.append(ComparedSites(a, b, *_find_layouts(sites[a], sites[b], options)))
     if all(pair.a == pair.b and sites[pair.a].heads == 1 for pair in pairs):
         raise UnsupportedModelError(_describe_missing(sites, options, left_out), "across")
     return pairs
@@ -202,7 +202,7 @@ def count_bytes(site: AttentionSite, dtype: torch.dtype) -> int:
 def _compare_sites(
     attention: Attention,
     sites: Sequence[AttentionSite],
-    pairs: dict[int, SitePair],
+    pairs: dict[int, ComparedSites],
     plan: Sequence[Reading],
     options: MirrorOptions,
 ) -> Generator[tuple[int, Record]]:
