@@ -122,7 +122,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("lineage demo:encoder demo:decoder --n-permutations 5", 2, ("--n-permutations", "5", "19")),
     ("mirrors", 2, ("MODEL",)),
     ("mirrors ./none", 3, ("./none",)),
-    ("mirrors demo:encoder --form rotary", 2, ("--form", "plain")),
+    ("mirrors demo:encoder --form both", 2, ("--form", "plain")),
     ("positions", 2, ("MODEL",)),
     ("positions ./none", 3, ("./none",)),
     ("positions demo:encoder --sort fast", 2, ("--sort", "fast_share")),
