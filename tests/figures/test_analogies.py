@@ -58,6 +58,7 @@ def test_a_line_over_the_layers_for_each_model_with_its_intervals(scores: pd.Dat
     figure = draw_analogies(layers, PlotOptions())
     assert [title.text for title in figure.layout.annotations] == ["overall", "semantic"]
     assert [(line.name, line.xaxis) for line in figure.data] == [("a", "x"), ("a", "x2"), ("b", "x"), ("b", "x2")]
+    assert {line.mode for line in figure.data} == {"lines+markers"}  # plotly leaves out markers of 20 points or more
     overall = figure.data[2]
     assert list(overall.x) == [-1, 0, 1]
     assert list(overall.y) == pytest.approx([0.79, 0.8, 0.81])
