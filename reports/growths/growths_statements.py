@@ -172,3 +172,66 @@ def antisymmetric_growths(table: pd.DataFrame) -> list[float]:
         means = table[table["objective"] == objective].groupby(["init", "seed"])["antisymmetric_growth"].mean()
         numbers += [means.min(), means.max()]
     return numbers
+
+
+def higher_in_decoders(table: pd.DataFrame) -> list[int]:
+    """Layers of decoders whose symmetric growth is above the antisymmetric one, and all layers of decoders."""
+    stacks = STACKS[3:]
+    return [sum(count_higher(table, *stack) for stack in stacks), sum(len(select(table, *stack)) for stack in stacks)]
+
+
+def exceptions(table: pd.DataFrame) -> list[float]:
+    """Antisymmetric growths of two layers of encoders; symmetry and growths of the first layer of Whisper's decoder."""
+    first = select(table, *STACKS[3]).iloc[0]
+    encoders = [select(table, *STACKS[0]).iloc[5], select(table, *STACKS[1]).iloc[0]]
+    return [*(layer["antisymmetric_growth"] for layer in encoders), first["symmetry"], *first[GROWTHS]]
+
+
+def medians_of(table: pd.DataFrame, variant: str, score: str) -> list[float]:
+    """The median over layers of a variant of refute.csv, of each stack."""
+    rows = table[table["null"] == variant]
+    return [of_stack[score].median() for of_stack in list_stacks(rows)]
+
+
+def mirror_to_twin(table: pd.DataFrame) -> list[float]:
+    """Sums of mirrors over sums of twins, of each stack."""
+    return medians_of(table, "as measured", "mirror_to_twin")
+
+
+def cosines_of_encoders(table: pd.DataFrame) -> list[float]:
+    """The median cosine of symmetric parts of each encoder, then that of antisymmetric parts."""
+    return [
+        value
+        for part in ("symmetric_cosine", "antisymmetric_cosine")
+        for value in medians_of(table, "as measured", part)[:3]
+    ]
+
+
+def explained(table: pd.DataFrame) -> list[float]:
+    """The table of simpler reasons, row by row."""
+    nulls = ("turned", "turned in top 20", "turned in each")
+    shares = [medians_of(table, null, "explained") for null in nulls]
+    return [share for of_stack in zip(*shares, strict=True) for share in of_stack]
+
+
+def without_first(table: pd.DataFrame) -> list[float]:
+    """The growths of `demo:decoder` without its first direction, then as measured."""
+    variants = ("without top 1", "as measured")
+    return [medians_of(table, variant, growth)[5] for variant in variants for growth in GROWTHS]
+
+
+def growths_of_equal_norms(table: pd.DataFrame) -> list[float]:
+    """The symmetric growths of the encoders with all parts scaled to norm 1."""
+    return medians_of(table, "norms 1", "symmetric_growth")[:3]
+
+
+def folded_decoder(table: pd.DataFrame) -> list[float]:
+    """The growths of Whisper's decoder with the gain before attention folded into the weights."""
+    return [medians_of(table, "norm folded", growth)[3] for growth in GROWTHS]
+
+
+def growths_by_layer(table: pd.DataFrame) -> list[float]:
+    """Of encoders from the default start, the range of the symmetric growth of layer 0, and of the others."""
+    rows = table[(table["objective"] == "mlm") & (table["init"] == "default")]
+    first = rows["layer"] == 0
+    return [*rows[first]["symmetric_growth"].agg(["min", "max"]), *rows[~first]["symmetric_growth"].agg(["min", "max"])]
