@@ -10,7 +10,7 @@ Variants are measured:
   symmetric growth least; "key heads": sums of heads that share keys.
 - "without top 1": without the first direction of queries and keys; "without eigenvector": without the first eigenvector
   of the layer's symmetric part; "without singular pair" (or the first FEW): without the first left and right singular
-  vectors of the layer's matrix, each on its side alone, which are a preference for the same keys; "only top R": only the first R directions of queries and keys.
+  vectors of the layer's matrix, each on its side alone; "only top R": only the first R directions of queries and keys.
 - "norm folded": the gain before attention is part of the weights; "norm folded, centred": and the direction that a
   LayerNorm empties is removed.
 - of BERTs only, "in use": M becomes Σ^½ M Σ^½ with the covariance Σ of what the layer reads in TEXT; "in use, with
@@ -47,7 +47,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 import attngeo
-from attngeo.checkpoints.demos import locate_demo
+from attngeo.checkpoints.demos import require_demo
 from attngeo.updates import read_batches
 from attngeo.updates.options import GradientOptions
 
@@ -154,7 +154,8 @@ def find_directions(layer: Layer) -> Tensor:
     # Heads that share keys count them once.
     keys = layer.k[:: len(layer.k) // layer.key_heads]
     weights = torch.cat([layer.q.flatten(0, 1), keys.flatten(0, 1)])
-    return torch.linalg.eigh(weights.T @ weights).eigenvectors.flip(1)
+    vectors: Tensor = torch.linalg.eigh(weights.T @ weights).eigenvectors
+    return vectors.flip(1)
 
 
 def drop(layer: Layer, directions: Tensor) -> Parts:
@@ -292,7 +293,7 @@ def read_states(model: str, path: str) -> list[Tensor]:
     """What each layer of a BERT reads in TEXT, [tokens, width]; of other models nothing."""
     if not model.startswith(BERTS):
         return []
-    folder = locate_demo(path.removeprefix("demo:")) if path.startswith("demo:") else Path(path)
+    folder = require_demo(path.removeprefix("demo:")) if path.startswith("demo:") else Path(path)
     options = GradientOptions(text=TEXT, sequences=SEQUENCES, seq_len=TOKENS, objective="clm", seed=SEED)
     network = AutoModel.from_pretrained(folder).eval()
     batches = read_batches(AutoTokenizer.from_pretrained(folder), options)
