@@ -226,7 +226,7 @@ RELATIONS = "tests/estimators/efa/test_comparison.py"
 ELSEWHERE = {
     "mirrors": {
         "mirror_z": ("tests/geometry/test_mirrors.py::test_the_z_of_a_mirror_is_standard_normal_for_random_rotations"),
-        "is_partner": "tests/circuits/test_orientation.py::test_the_matching_has_the_largest_sum",
+        "is_partner": "tests/circuits/test_orientation.py::test_the_strongest_pairs_are_matched_first",
     },
     "compose": {
         "composition_z": (

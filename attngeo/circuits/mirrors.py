@@ -90,9 +90,9 @@ def mirrors(  # noqa: D417 - the keywords are those of a session
 
     >>> import attngeo
     >>> rows = attngeo.mirrors("demo:minilm", layers=[4])
-    >>> strongest = rows.nlargest(1, "mirror")
-    >>> strongest[["head", "other_head", "mirror", "twin"]].round(2).values.tolist()
-    [[6.0, 7.0, 0.69, 0.06]]
+    >>> strongest = rows.nlargest(1, "mirror").iloc[0]
+    >>> int(strongest["head"]), int(strongest["other_head"]), round(float(strongest["mirror"]), 2)
+    (6, 7, 0.69)
     """
     return ask_for_one_table(QUESTIONS["mirrors"], models, session, options=options)
 

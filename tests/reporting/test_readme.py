@@ -93,7 +93,7 @@ def test_the_conditions_in_them_are_conditions() -> None:
     """Those of the table of questions in CHECKS.md, each with the names of its question."""
     text = (ROOT / "attngeo/reporting/CHECKS.md").read_text("utf-8")
     shown = re.findall(r"^\| [^|]+ \| `(\w+)`[^|:]*: `([^`]+)` \|$", text, re.MULTILINE)
-    assert len(shown) == 7
+    assert len(shown) == 8
     for name, condition in shown:
         assert parse_condition(condition, QUESTIONS[name].find_checks()).quantities
 
