@@ -181,9 +181,9 @@ def higher_in_decoders(table: pd.DataFrame) -> list[int]:
 
 
 def exceptions(table: pd.DataFrame) -> list[float]:
-    """Antisymmetric growths of two layers of encoders; symmetry and growths of the first layer of Whisper's decoder."""
+    """Antisymmetric growths of three layers of encoders; symmetry and growths of Whisper's decoder's first layer."""
     first = select(table, *STACKS[3]).iloc[0]
-    encoders = [select(table, *STACKS[0]).iloc[5], select(table, *STACKS[1]).iloc[0]]
+    encoders = [select(table, *STACKS[0]).iloc[5], select(table, *STACKS[2]).iloc[2], select(table, *STACKS[1]).iloc[0]]
     return [*(layer["antisymmetric_growth"] for layer in encoders), first["symmetry"], *first[GROWTHS]]
 
 
@@ -235,3 +235,9 @@ def growths_by_layer(table: pd.DataFrame) -> list[float]:
     rows = table[(table["objective"] == "mlm") & (table["init"] == "default")]
     first = rows["layer"] == 0
     return [*rows[first]["symmetric_growth"].agg(["min", "max"]), *rows[~first]["symmetric_growth"].agg(["min", "max"])]
+
+
+def explained_by_layer(table: pd.DataFrame) -> list[float]:
+    """What heads turned inside and outside the first 20 directions explain in each layer of Whisper's encoder."""
+    rows = select(table[table["null"] == "turned in top 20"], *STACKS[1])
+    return [*rows.sort_values("layer")["explained"]]
