@@ -36,7 +36,7 @@ class Growths(NamedTuple):
         symmetric: ‖Σ S_h‖²/Σ‖S_h‖², from 0 to the number of heads: 1 if the parts of heads are unrelated, that number
             if they are equal; NaN if all of them are 0.
         antisymmetric: ‖Σ A_h‖²/Σ‖A_h‖², the same of the antisymmetric parts.
-        own: (Σ‖S_h‖² − Σ‖A_h‖²)/‖M‖², the symmetry of the layer if the parts of heads were unrelated.
+        own: (Σ‖S_h‖² − Σ‖A_h‖²)/‖M‖², what the heads have alone.
         agreement: (‖Σ S_h‖² − Σ‖S_h‖²)/‖M‖², below 1.
         cancellation: (Σ‖A_h‖² − ‖Σ A_h‖²)/‖M‖², above −1.
     """

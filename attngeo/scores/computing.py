@@ -210,18 +210,20 @@ def _score_rows(
     remaining = iter(beginnings)
     rescaled, divisors = rescale_form(layer)
     of_layer = form_statistics(rescaled)
+    rescaled_heads = None
     of_heads = None
     if heads is not None and {*layer_scores()} & {*options.scores}:
-        rescaled, head_divisors = rescale_form(heads)
+        rescaled_heads = rescale_form(heads)
+        form, head_divisors = rescaled_heads
         if options.per_head:
-            of_heads = form_statistics(rescaled)
-        of_layer = LayerStatistics.join(of_layer, divisors, of_heads or form_traces(rescaled), head_divisors)
+            of_heads = form_statistics(form)
+        of_layer = LayerStatistics.join(of_layer, divisors, of_heads or form_traces(form), head_divisors)
     for row in score_forms(of_layer, divisors.tolist(), notes, options, weights):
         yield next(remaining) | row
     if heads is None:
         return
-    rescaled, divisors = rescale_form(heads)
-    for row in score_forms(of_heads or form_statistics(rescaled), divisors.tolist(), notes, options, weights):
+    form, head_divisors = rescaled_heads or rescale_form(heads)
+    for row in score_forms(of_heads or form_statistics(form), head_divisors.tolist(), notes, options, weights):
         yield next(remaining) | row
 
 
