@@ -27,7 +27,7 @@ from attngeo.layouts.layout import (
     count_shared_rows,
 )
 from attngeo.layouts.modules import conditions_hold
-from attngeo.layouts.positions import NoRotation, explain_rotary, find_rotation
+from attngeo.layouts.positions import NoRotation, SiteRotation, explain_rotary, find_rotation
 from attngeo.layouts.rotary import rotary_scaling
 
 
@@ -319,10 +319,25 @@ def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
             "rope_offset",
             "stack",
         )
-    angles = offset * rotation.frequencies
-    cosine = angles.cos().to(heads["q"].weight)
-    sine = angles.sin().to(heads["q"].weight)
-    heads["q"] = heads["q"].change(
-        lambda x: rotate(x, cosine, sine, interleaved=rotation.interleaved, start=rotation.start)
-    )
+    heads["q"] = heads["q"].change(lambda x: _turn(x, rotation, offset))
     return f"rotary: relative offset {offset}"
+
+
+def turn_queries(site: AttentionSite, q: Tensor, offset: int) -> Tensor:
+    """Queries that meet keys at this many positions more between them; unchanged if the site does not rotate.
+
+    Args:
+        site: the attention site.
+        q: queries as `projections` gives them.
+        offset: positions to add to the offset; negative to take some away.
+    """
+    rotation = find_rotation(site) if offset else None
+    return _turn(q, rotation, offset) if isinstance(rotation, SiteRotation) else q
+
+
+def _turn(x: Tensor, rotation: SiteRotation, offset: int) -> Tensor:
+    """Rotate the dimensions of queries or of their biases [heads, head_dim, ...] by an offset."""
+    angles = offset * rotation.frequencies
+    cosine = angles.cos().to(x)
+    sine = angles.sin().to(x)
+    return rotate(x, cosine, sine, interleaved=rotation.interleaved, start=rotation.start)

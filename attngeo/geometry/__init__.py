@@ -8,6 +8,7 @@ from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.geometry.growths import growths_of as growths_of
+    from attngeo.geometry.rotary import rotary_scores_of as rotary_scores_of
     from attngeo.geometry.scores import (
         directionality as directionality,
         directionality_of as directionality_of,

@@ -15,7 +15,7 @@ Statistics stay on the device: each transfer waits for all that the device compu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,6 +54,20 @@ class Form(NamedTuple):
     key_heads: list[int]
 
 
+class RotaryScores(NamedTuple):
+    """Scores of forms over all rotary offsets, see `rotary`; all are [forms], float64.
+
+    Attributes:
+        symmetry: in [−1, 1]; NaN if the norm is 0 or not finite.
+        symmetric_growth: as `symmetric` of `Growths`; NaN for heads.
+        antisymmetric_growth: as `antisymmetric` of `Growths`; NaN for heads.
+    """
+
+    symmetry: Tensor
+    symmetric_growth: Tensor
+    antisymmetric_growth: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class FormTraces:
     """The statistics of the matrices M of a form that one product of factors each gives; on the device of the factors.
@@ -78,10 +92,12 @@ class FormStatistics(FormTraces):
     Attributes:
         row_norms: Euclidean, [heads, n].
         column_norms: Euclidean, [heads, n].
+        over_offsets: scores over all rotary offsets; None if they were not computed.
     """
 
     row_norms: Tensor
     column_norms: Tensor
+    over_offsets: RotaryScores | None = field(default=None, kw_only=True)
 
     @cached_property
     def right(self) -> Tensor:

@@ -12,6 +12,7 @@ and the symmetry of the layer is the sum of three shares:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -77,9 +78,9 @@ class LayerStatistics(FormStatistics):
     @cached_property
     def growths(self) -> Growths:
         """How the heads add up, [1]; see `growths_of`."""
-        sums = _Sums.add(self, self.heads, self.ratios)
+        sums = Sums.add(self, self.heads, self.ratios)
         if self.form.left.dtype != torch.float64 and sums.magnification > MOST_MAGNIFIED:
-            sums = _Sums.add(exact_traces(self.form), exact_traces(self.heads.form), self.ratios)
+            sums = Sums.add(exact_traces(self.form), exact_traces(self.heads.form), self.ratios)
         device = to_float64(self.trace).device
         return Growths(*(torch.tensor([number], dtype=torch.float64, device=device) for number in sums.list_growths()))
 
@@ -96,7 +97,7 @@ def growths_of(statistics: FormStatistics) -> Growths:
     return Growths(*[missing] * len(Growths._fields))
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """Squared norms of the parts of a layer and of its heads, in one unit; 0-dimensional, float64, on the CPU.
 
     Attributes:
@@ -112,10 +113,16 @@ class _Sums(NamedTuple):
     antisymmetric_heads: Tensor
 
     @classmethod
-    def add(cls, layer: FormTraces, heads: FormTraces, ratios: Tensor) -> _Sums:
+    def add(cls, layer: FormTraces, heads: FormTraces, ratios: Tensor) -> Sums:
         """The sums over heads that have these ratios to the unit of the layer."""
-        trace, squared_norm = _to_cpu(layer)[0].unbind()
-        trace_of_heads, norm_of_heads = (_to_cpu(heads) * ratios[:, None].double() ** 2).sum(0).unbind()
+        of_heads = (_to_cpu(heads) * ratios[:, None].double() ** 2).sum(0)
+        return cls.of(_to_cpu(layer)[0].unbind(), of_heads.unbind())
+
+    @classmethod
+    def of(cls, layer: Sequence[Tensor], heads: Sequence[Tensor]) -> Sums:
+        """The squared norms of parts, from tr(M·M) and ‖M‖² of a layer, and the sums of these of its heads."""
+        trace, squared_norm = layer
+        trace_of_heads, norm_of_heads = heads
         return cls(
             (squared_norm + trace) / 2,
             (squared_norm - trace) / 2,

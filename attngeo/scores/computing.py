@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from attngeo.attention.opened import Attention, SiteForms
-from attngeo.attention.projections import key_heads_of, require_outputs
+from attngeo.attention.projections import key_heads_of, require_outputs, turn_queries
+from attngeo.attention.rotary_pairs import find_rotary_pairs
 from attngeo.checkpoints.store import TensorStore
 from attngeo.geometry.forms import (
     Form,
@@ -25,11 +27,13 @@ from attngeo.geometry.forms import (
     rescale_form,
 )
 from attngeo.geometry.growths import LayerStatistics
+from attngeo.geometry.offsets import PairLayout
+from attngeo.geometry.rotary import score_offsets
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
 from attngeo.questions.making import Making, NoteText
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, SPREADS, layer_scores, number_columns, score_names
+from attngeo.scores.spec import SCORES, SPREADS, layer_scores, number_columns, rotary_scores, score_names
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,8 @@ def _score_forms(attention: Attention, sites: list[AttentionSite], options: Scor
         if forms.query_key is not None:
             notes = forms.query_key.notes + _option_notes(options)
             if forms.update is not None:
+                if _asks_for_rotary(options):
+                    notes.append("no rotary scores of an update alone")
                 scored.append(_score_rows(_begin_rows(forms.site, options), *forms.update, notes, options))
             else:
                 scored.append(score_site(forms.site, forms.query_key.q, forms.query_key.k, notes, options))
@@ -117,7 +123,19 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
         empty = _empty([*notes, note])
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
     form = Form(q, k, key_head)
-    return _score_rows(_begin_rows(site, options), form, layer_form(form), notes, options)
+    beginnings = _begin_rows(site, options)
+    if not _asks_for_rotary(options):
+        return _score_rows(beginnings, form, layer_form(form), notes, options)
+    layout, _, note = find_rotary_pairs(site)
+    if note:
+        return _score_rows(beginnings, form, layer_form(form), [*notes, f"no rotary scores: {note}"], options)
+    at_0 = form._replace(left=turn_queries(site, q, -options.rope_offset))
+    return _score_rows(beginnings, form, layer_form(form), notes, options, offsets=(at_0, layout))
+
+
+def _asks_for_rotary(options: ScoreOptions) -> bool:
+    """Whether a score over all rotary offsets was requested."""
+    return not {*rotary_scores()}.isdisjoint(options.scores)
 
 
 def _score_untransposed(
@@ -194,6 +212,7 @@ def _score_rows(
     notes: list[str],
     options: ScoreOptions,
     weights: str = "query or key",
+    offsets: tuple[Form, PairLayout] | None = None,
 ) -> Iterator[Row]:
     """The rows of a site, from the forms of its heads and that of their sum.
 
@@ -206,24 +225,32 @@ def _score_rows(
         notes: notes of the site.
         options: the scores.
         weights: what the forms are products of.
+        offsets: forms of the heads at rotary offset 0, and which of their dimensions rotate; None to leave out scores
+            over all offsets.
     """
     remaining = iter(beginnings)
     rescaled, divisors = rescale_form(layer)
     of_layer = form_statistics(rescaled)
     rescaled_heads = None
     of_heads = None
-    if heads is not None and {*layer_scores()} & {*options.scores}:
+    if heads is not None and not {*layer_scores()}.difference(rotary_scores()).isdisjoint(options.scores):
         rescaled_heads = rescale_form(heads)
         form, head_divisors = rescaled_heads
         if options.per_head:
             of_heads = form_statistics(form)
         of_layer = LayerStatistics.join(of_layer, divisors, of_heads or form_traces(form), head_divisors)
+    over_offsets = None
+    if offsets is not None:
+        at_0, layout = offsets
+        rotary_layer, over_offsets = score_offsets(*rescale_form(at_0), layout)
+        of_layer = replace(of_layer, over_offsets=rotary_layer)
     for row in score_forms(of_layer, divisors.tolist(), notes, options, weights):
         yield next(remaining) | row
     if heads is None:
         return
     form, head_divisors = rescaled_heads or rescale_form(heads)
-    for row in score_forms(of_heads or form_statistics(form), head_divisors.tolist(), notes, options, weights):
+    of_heads = replace(of_heads or form_statistics(form), over_offsets=over_offsets)
+    for row in score_forms(of_heads, head_divisors.tolist(), notes, options, weights):
         yield next(remaining) | row
 
 
@@ -247,7 +274,7 @@ def score_forms(
     measures = [spec.compute(statistics, options) for spec in scores.values()]
     measures += [measure_spread(statistics.column_norms), measure_spread(statistics.row_norms)]
     names = (*scores, *SPREADS)
-    numbers = torch.stack([statistics.squared_norm.to(measures[0]), *measures], 1).tolist()
+    numbers = torch.stack([measure.to(measures[0]) for measure in (statistics.squared_norm, *measures)], 1).tolist()
     d_model = statistics.row_norms.shape[1]
     note = NoteText(notes)
     rows = []

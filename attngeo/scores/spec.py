@@ -66,8 +66,9 @@ class ScoreSpec:
             above chance.
         is_optional: whether it is computed only if the option `scores` names it.
         is_size: whether it grows with the form, as a norm does.
-        is_of_layers: whether it compares the form of a layer with those of its heads. It is computed from
-            `LayerStatistics`, and heads have none.
+        is_of_layers: whether it compares the form of a layer with those of its heads, which have none. It is computed
+            from `LayerStatistics`, or from `RotaryScores` if `is_rotary`.
+        is_rotary: whether it is one of W_qk over all rotary offsets. It is computed from `RotaryScores`.
         digits: after the point, in tables; of a size in all.
     """
 
@@ -83,6 +84,7 @@ class ScoreSpec:
     is_optional: bool = False
     is_size: bool = False
     is_of_layers: bool = False
+    is_rotary: bool = False
     digits: int = 3
 
     @property
@@ -243,6 +245,42 @@ SCORES: dict[str, ScoreSpec] = {
             is_optional=True,
             is_of_layers=True,
         ),
+        ScoreSpec(
+            name="rotary_symmetry",
+            label="rotary symmetry",
+            negative="skew-symmetric over all offsets",
+            positive="symmetric over all offsets",
+            compute=lambda statistics, _: geometry.rotary_scores_of(statistics).symmetry,
+            chance=None,
+            is_optional=True,
+            is_rotary=True,
+        ),
+        ScoreSpec(
+            name="rotary_symmetric_growth",
+            label="rotary symmetric growth",
+            low=0.0,
+            high=math.inf,
+            negative="of symmetric parts that cancel",
+            positive="of symmetric parts that agree over all offsets; 1 if they are unrelated",
+            compute=lambda statistics, _: geometry.rotary_scores_of(statistics).symmetric_growth,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+            is_rotary=True,
+        ),
+        ScoreSpec(
+            name="rotary_antisymmetric_growth",
+            label="rotary antisymmetric growth",
+            low=0.0,
+            high=math.inf,
+            negative="of antisymmetric parts that cancel",
+            positive="of antisymmetric parts that agree over all offsets; 1 if they are unrelated",
+            compute=lambda statistics, _: geometry.rotary_scores_of(statistics).antisymmetric_growth,
+            chance=None,
+            is_optional=True,
+            is_of_layers=True,
+            is_rotary=True,
+        ),
     )
 }
 
@@ -270,6 +308,11 @@ def head_scores(names: Iterable[str]) -> tuple[str, ...]:
 def layer_scores() -> tuple[str, ...]:
     """The names of the scores that only whole layers have."""
     return tuple(name for name, spec in SCORES.items() if spec.is_of_layers)
+
+
+def rotary_scores() -> tuple[str, ...]:
+    """The names of the scores over all rotary offsets."""
+    return tuple(name for name, spec in SCORES.items() if spec.is_rotary)
 
 
 def scores_in(columns: Iterable[str]) -> tuple[str, ...]:

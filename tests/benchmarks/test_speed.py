@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Collection
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +31,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import layer_scores
+from attngeo.scores.spec import layer_scores, rotary_scores
 
 # CPU seconds in which a mistake is answered.
 MISTAKE = 0.6
@@ -95,39 +96,43 @@ def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: Benchmar
 
 
 def test_growths_against_a_layer_without_them(mistral: Path, benchmark: BenchmarkFixture) -> None:
-    """At most half as long again for the row of the layer alone, and a fifth with those of its heads, in one thread."""
+    """At most half as long again for the row of the layer alone, and a fifth with those of its heads, in one thread.
+
+    The scores over all rotary offsets take at most as long as the other scores of the layer and its heads.
+    """
     site, tensors = layer_of(mistral)
     q, k, notes = projections(site, tensors, dtype=torch.float32)
 
-    def score(*, per_head: bool, growths: bool) -> list[dict[str, object]]:
-        options = ScoreOptions(per_head=per_head, scores=layer_scores() if growths else ())
+    def score(*, per_head: bool, scores: Collection[str]) -> list[dict[str, object]]:
+        options = ScoreOptions(per_head=per_head, scores=scores)
         return list(islice(score_site(site, q, k, notes, options), None if per_head else 1))
 
+    growths = tuple({*layer_scores()}.difference(rotary_scores()))
+    settings: list[tuple[bool, Collection[str]]] = [
+        *((False, ()), (False, growths)),
+        *((True, ()), (True, growths), (True, rotary_scores())),
+    ]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            times = by_turns(
-                5,
-                *(
-                    partial(score, per_head=per_head, growths=growths)
-                    for per_head in (False, True)
-                    for growths in (False, True)
-                ),
-            )
-            benchmark.pedantic(score, kwargs={"per_head": False, "growths": True}, rounds=5)
+            times = by_turns(5, *(partial(score, per_head=per_head, scores=scores) for per_head, scores in settings))
+            benchmark.pedantic(score, kwargs={"per_head": False, "scores": growths}, rounds=5)
     finally:
         torch.set_num_threads(threads)
-    layer, layer_growths, heads, heads_growths = times
+    layer, layer_growths, heads, heads_growths, heads_rotary = times
     benchmark.extra_info |= {
         "baseline: the layer, s": layer, "with growths, s": layer_growths, "times as long": layer_growths / layer,
         "baseline: with its heads, s": heads, "with heads and growths, s": heads_growths,
         "with heads: times as long": heads_growths / heads,
+        "with heads and rotary scores, s": heads_rotary, "rotary: times as long": heads_rotary / heads,
     }  # fmt: skip
     print(f"\none layer: {layer:.3f} s, with growths {layer_growths:.3f} s ({layer_growths / layer:.2f} times); "
-          f"with its heads {heads:.3f} s, and growths {heads_growths:.3f} s ({heads_growths / heads:.2f})")  # fmt: skip
+          f"with its heads {heads:.3f} s, and growths {heads_growths:.3f} s ({heads_growths / heads:.2f}), "
+          f"and rotary scores {heads_rotary:.3f} s ({heads_rotary / heads:.2f})")  # fmt: skip
     assert layer_growths / layer <= 1.5
     assert heads_growths / heads <= 1.2
+    assert heads_rotary / heads <= 2
 
 
 def test_tiny_heads_against_forming_every_matrix(tmp_path: Path, benchmark: BenchmarkFixture) -> None:

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import binomtest
 from support.checkpoints import CONFIG, weights, write_single
+from support.dense import form_heads
 from support.gguf_files import CONFIG as GGUF_CONFIG, Q4_0, draw_state, write_gguf
 from support.messages import refuses
 from support.packing import awq, pack_state, plain_int8
@@ -41,28 +42,6 @@ Matrices = np.ndarray[Any, np.dtype[np.float64]]
 Built = Callable[[str], Any]
 # Stack, layer, head, other layer, other head.
 Place = tuple[str, int, int, int, int]
-
-
-def form_heads(of_site: SiteWeights, offset: float = 0.0, points: int = 0) -> Matrices:
-    """M of each head, [heads, n, n], float64. With points, pair i of the rotary dimensions turns by 2π(i + 1)/points.
-
-    At as many offsets as points, more than twice the pairs, the means of all products of two pairs are exact.
-    """
-    wq = of_site.wq.double().numpy().copy()
-    wk = of_site.wk.double().numpy()
-    rotation = find_rotation(of_site.site) if points else None
-    if isinstance(rotation, SiteRotation):
-        pairs = len(rotation.frequencies)
-        angles = offset * 2 * np.pi * (np.arange(pairs) + 1) / points * (rotation.frequencies.numpy() != 0)
-        dimensions = np.arange(2 * pairs) + rotation.start
-        first, second = (
-            (dimensions[::2], dimensions[1::2]) if rotation.interleaved else (dimensions[:pairs], dimensions[pairs:])
-        )
-        one, two = wq[..., first], wq[..., second]
-        wq[..., first] = one * np.cos(angles) - two * np.sin(angles)
-        wq[..., second] = one * np.sin(angles) + two * np.cos(angles)
-    groups = len(wq) // len(wk)
-    return np.stack([wq[head] @ wk[head // groups].T for head in range(len(wq))])
 
 
 def average(one: SiteWeights, two: SiteWeights, form: str) -> tuple[Matrices, Matrices]:

@@ -293,7 +293,8 @@ def test_heads_are_computed_once(per_head: bool, full: int, partial: int, monkey
 
 
 def test_the_scores_of_layers_are_these() -> None:
-    assert [*layer_scores()] == SCORES == [*DRAWN, *DRAWN_SHARES]
+    assert [*DRAWN, *DRAWN_SHARES] == SCORES
+    assert [*layer_scores()] == [*SCORES, "rotary_symmetric_growth", "rotary_antisymmetric_growth"]
 
 
 def test_summaries_have_them_over_layers_only() -> None:

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attngeo.attention.weights import SiteWeights
+from attngeo.layouts.positions import SiteRotation, find_rotation
+
 Matrix = NDArray[np.float64]
 
 
@@ -51,4 +54,48 @@ def dense_growths(heads: Sequence[Matrix]) -> dict[str, float]:
         "own_symmetry": (s - a) / norm,
         "agreement": (sum_s - s) / norm,
         "cancellation": (a - sum_a) / norm,
+    }
+
+
+def form_heads(of_site: SiteWeights, offset: float = 0.0, points: int = 0) -> Matrix:
+    """M of each head, [heads, n, n], float64. With points, pair i of the rotary dimensions turns by 2π(i + 1)/points.
+
+    At as many offsets as points, more than twice the pairs, the means of all products of two pairs are exact.
+    """
+    wq = of_site.wq.double().numpy().copy()
+    wk = of_site.wk.double().numpy()
+    rotation = find_rotation(of_site.site) if points else None
+    if isinstance(rotation, SiteRotation):
+        pairs = len(rotation.frequencies)
+        angles = offset * 2 * np.pi * (np.arange(pairs) + 1) / points * (rotation.frequencies.numpy() != 0)
+        dimensions = np.arange(2 * pairs) + rotation.start
+        first, second = (
+            (dimensions[::2], dimensions[1::2]) if rotation.interleaved else (dimensions[:pairs], dimensions[pairs:])
+        )
+        one, two = wq[..., first], wq[..., second]
+        wq[..., first] = one * np.cos(angles) - two * np.sin(angles)
+        wq[..., second] = one * np.sin(angles) + two * np.cos(angles)
+    groups = len(wq) // len(wk)
+    return np.stack([wq[head] @ wk[head // groups].T for head in range(len(wq))])
+
+
+def dense_rotary(of_site: SiteWeights) -> tuple[list[float], dict[str, float]]:
+    """Of each head its symmetry over all rotary offsets, and of their sum the columns of the table of scores."""
+    points = of_site.wq.shape[-1] + 1
+    heads = np.stack([form_heads(of_site, offset, points) for offset in range(points)])  # [offsets, heads, n, n]
+    opposite = np.stack([form_heads(of_site, -offset, points) for offset in range(points)]).swapaxes(2, 3)
+
+    def squares(sign: int) -> tuple[Matrix, float]:
+        """‖M + sign·M_−Δᵀ‖²/4 of each head and of their sum, means over offsets."""
+        alone = ((heads + sign * opposite) ** 2).sum((2, 3)).mean(0) / 4
+        together = ((heads.sum(1) + sign * opposite.sum(1)) ** 2).sum((1, 2)).mean() / 4
+        return alone, float(together)
+
+    (s, sum_s), (a, sum_a) = squares(1), squares(-1)
+    with np.errstate(invalid="ignore"):  # a head of zeros
+        of_heads = (s - a) / (s + a)
+    return [*of_heads], {
+        "rotary_symmetry": (sum_s - sum_a) / (sum_s + sum_a),
+        "rotary_symmetric_growth": sum_s / s.sum(),
+        "rotary_antisymmetric_growth": sum_a / a.sum(),
     }
