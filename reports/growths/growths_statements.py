@@ -235,9 +235,29 @@ def growths_of_equal_norms(table: pd.DataFrame) -> list[float]:
     return medians_of(table, "norms 1", "symmetric_growth")[:3]
 
 
-def folded_decoder(table: pd.DataFrame) -> list[float]:
-    """The growths of Whisper's decoder with the gain before attention folded into the weights."""
-    return [medians_of(table, "norm folded", growth)[3] for growth in GROWTHS]
+def other_forms(table: pd.DataFrame) -> list[float]:
+    """The table of forms, row by row: medians over layers of symmetry and growths, plain, and with the gain folded."""
+    numbers = []
+    for (model, stack), prefix in zip([STACKS[1], *STACKS[3:5], STACKS[4]], ["", "", "", "rotary_"], strict=True):
+        for fold_norm in (False, True):
+            rows = select(table, model, stack)
+            names = [f"{prefix}{name}" for name in ("symmetry", *GROWTHS)]
+            numbers += [*rows.loc[rows["fold_norm"] == fold_norm, names].median()]
+    return numbers
+
+
+def higher_over_offsets(table: pd.DataFrame) -> list[int]:
+    """Layers of SmolLM2 whose symmetric growth is the larger one: over all offsets, how many there are, and plain."""
+    rows = select(table[~table["fold_norm"]], *STACKS[4])
+    higher = rows["rotary_symmetric_growth"] > rows["rotary_antisymmetric_growth"]
+    plain = rows["symmetric_growth"] > rows["antisymmetric_growth"]
+    return [int(higher.sum()), len(rows), int(plain.sum())]
+
+
+def first_layer_over_offsets(table: pd.DataFrame) -> list[float]:
+    """The symmetry of SmolLM2's first layer: plain, and over all offsets."""
+    first = select(table[~table["fold_norm"]], *STACKS[4]).iloc[0]
+    return [first["symmetry"], first["rotary_symmetry"]]
 
 
 def growths_by_layer(table: pd.DataFrame) -> list[float]:

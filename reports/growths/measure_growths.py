@@ -39,6 +39,13 @@ SEED = 0
 DRAWS = 500
 QUANTILES = {"lower": 0.05, "median": 0.5, "upper": 0.95}
 TOP_DIRECTIONS = (5, 20)
+FORM_SCORES = [
+    "symmetric_growth",
+    "antisymmetric_growth",
+    "rotary_symmetry",
+    "rotary_symmetric_growth",
+    "rotary_antisymmetric_growth",
+]
 
 
 class Layer(NamedTuple):
@@ -275,8 +282,19 @@ def measure_quantised() -> pd.DataFrame:
     return pd.concat([of_layers["symmetry"], growths], axis=1).reset_index()
 
 
+def measure_forms() -> pd.DataFrame:
+    """Growths by other forms: with the gain of the norm before attention, and over all rotary offsets."""
+    tables = []
+    for model in ("whisper-base", "SmolLM2-135M-Instruct"):
+        for fold_norm in (False, True):
+            rows = attngeo.score(MODELS[model], scores=FORM_SCORES, fold_norm=fold_norm)
+            rows = rows[rows["stack"] != "cross"].assign(model=model, fold_norm=fold_norm)
+            tables.append(rows[["model", "stack", "layer", "fold_norm", "symmetry", *FORM_SCORES]])
+    return pd.concat(tables)
+
+
 def main() -> None:
-    """Write layers.csv, removed.csv, directions.csv and quantised.csv."""
+    """Write layers.csv, removed.csv, directions.csv, forms.csv and quantised.csv."""
     generator = np.random.default_rng(SEED)
     rows: list[dict[str, Any]] = []
     removed: list[dict[str, Any]] = []
@@ -290,6 +308,7 @@ def main() -> None:
         "layers": pd.DataFrame(rows),
         "removed": pd.DataFrame(removed),
         "directions": pd.DataFrame(directions),
+        "forms": measure_forms(),
         "quantised": measure_quantised(),
     }
     for name, table in tables.items():
