@@ -11,7 +11,6 @@ from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.circuits.compose_options import CHECKS, COMPOSE_COLUMNS, KINDS, ComposeOptions
-from attngeo.options import RESULTS, Options, option
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
@@ -21,7 +20,7 @@ from .checks import Checks, conclude, condition_option, parse_conditions, requir
 from .declare import with_options
 from .models import ModelOutputs, Models, ModelsFile, list_all
 from .outputs import Verbosity
-from .selection import Order
+from .selection import Order, PrintedPairs, strongest_option
 from .tables import Cell, Terminal, format_number, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -50,22 +49,10 @@ MEANING = (
 )
 
 
-class Printed(Options):
+class PrintedCompositions(PrintedPairs):
     """Options of the pairs that are written and printed."""
 
-    top: int = option(
-        20,
-        "Print the N strongest pairs of each kind, or with --sort the first N rows; 0 prints none. If you give N, "
-        "files also contain only these pairs",
-        panel=RESULTS,
-        metavar="N",
-        least=0,
-    )
-
-    @property
-    def most(self) -> int | None:
-        """The number of pairs that are written; None for all."""
-        return self.top if self.top and "top" in self.model_fields_set else None
+    top: int = strongest_option(20, "pairs of each kind")
 
 
 @with_options
@@ -74,7 +61,7 @@ def compose(
     options: ComposeOptions,
     models: Models = None,
     models_file: ModelsFile = None,
-    printed: Printed,
+    printed: PrintedCompositions,
     outputs: ModelOutputs,
     order: Order,
     fail_if: Conditions = None,
@@ -129,7 +116,7 @@ def compose(
     conclude(rows, outcomes, conditions, verbosity, checks)
 
 
-def _select(rows: pd.DataFrame, printed: Printed, order: Order) -> pd.DataFrame:
+def _select(rows: pd.DataFrame, printed: PrintedCompositions, order: Order) -> pd.DataFrame:
     """The rows that are written: all of them, or those that --top names."""
     if printed.most is None:
         return order.select(rows)

@@ -9,7 +9,6 @@ from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.circuits.mirror_options import CHECKS, MIRROR_COLUMNS, PLAIN, ROTARY, MirrorOptions
-from attngeo.options import RESULTS, Options, option
 from attngeo.questions.frames import join_frames
 from attngeo.questions.table import QUESTIONS
 from attngeo.session import ResultOptions, Session, StudyOptions
@@ -19,7 +18,7 @@ from .checks import Checks, conclude, condition_option, parse_conditions, requir
 from .declare import with_options
 from .models import ModelOutputs, Models, ModelsFile, list_all
 from .outputs import Verbosity, plot_option
-from .selection import Order
+from .selection import Order, PrintedPairs, strongest_option
 from .tables import Cell, Terminal, format_number, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -43,22 +42,10 @@ LIMITS = (
 )
 
 
-class PrintedPairs(Options):
+class PrintedMirrors(PrintedPairs):
     """Options of the pairs that are written and printed."""
 
-    top: int = option(
-        10,
-        "Print the N strongest mirrors, or with --sort the first N rows; 0 prints none. If you give N, files also "
-        "contain only these pairs",
-        panel=RESULTS,
-        metavar="N",
-        least=0,
-    )
-
-    @property
-    def most(self) -> int | None:
-        """The number of pairs that are written; None for all."""
-        return self.top if self.top and "top" in self.model_fields_set else None
+    top: int = strongest_option(10, "mirrors")
 
 
 @with_options
@@ -67,7 +54,7 @@ def mirrors(
     options: MirrorOptions,
     models: Models = None,
     models_file: ModelsFile = None,
-    printed: PrintedPairs,
+    printed: PrintedMirrors,
     outputs: ModelOutputs,
     order: Order,
     plot: Plots = None,
@@ -127,7 +114,7 @@ def mirrors(
     conclude(rows, outcomes, conditions, verbosity, checks)
 
 
-def _select(rows: pd.DataFrame, printed: PrintedPairs, order: Order) -> pd.DataFrame:
+def _select(rows: pd.DataFrame, printed: PrintedMirrors, order: Order) -> pd.DataFrame:
     """The rows that are written: all of them, or those that --top names."""
     if printed.most is None:
         return order.select(rows)

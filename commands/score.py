@@ -31,6 +31,7 @@ from attngeo.scores.spec import (
     ScoreSpec,
     default_scores,
     head_scores,
+    layer_scores,
     number_columns,
     score_names,
     scores_in,
@@ -284,7 +285,8 @@ def _deliver(
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
     elif selection.top is not None:  # whole layers would take the places of heads
-        rows = rows[rows["head"].notna()].reset_index(drop=True)
+        by_layers = selection.sort is not None and selection.sort.removeprefix("-") in layer_scores()
+        rows = rows[rows["head"].isna() == by_layers].reset_index(drop=True)
     rows.attrs = merge_origins([frame.attrs for frame in frames]) | {"per_head": options.per_head}
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified

@@ -24,6 +24,29 @@ SHOWN = ("_min", "_median", "_max")
 SMALLEST = "_min"
 
 
+def strongest_option(default: int, what: str) -> Any:
+    """The option `top` of a command about pairs of heads. what: which pairs it prints, as in "pairs of each kind"."""
+    return option(
+        default,
+        f"Print the N strongest {what}, or with --sort the first N rows; 0 prints none. If you give N, files also "
+        "contain only these pairs",
+        panel=RESULTS,
+        metavar="N",
+        least=0,
+    )
+
+
+class PrintedPairs(Options):
+    """Options of the pairs of heads that are written and printed."""
+
+    top: int = strongest_option(10, "pairs")
+
+    @property
+    def most(self) -> int | None:
+        """The number of pairs that are written; None for all."""
+        return self.top if self.top and "top" in self.model_fields_set else None
+
+
 class Order(Options):
     """The columns of a table to write and print, and the order of its rows; by default unchanged."""
 

@@ -409,3 +409,13 @@ def test_recipes_draw_check_and_summarise_them(inside: Run, tmp_path: Path) -> N
 
 def test_a_table_for_a_notebook_shows_them() -> None:
     assert "agreement" in attngeo.style(attngeo.score("demo:encoder", scores=SCORES)).to_html()
+
+
+def test_the_first_rows_by_a_score_of_layers_are_layers(inside: Run, tmp_path: Path) -> None:
+    options = ["--scores", ",".join(SCORES), "--per-head", "--top", 2, "-q"]
+    for score, has_heads in (("agreement", False), ("symmetry", True)):
+        done = inside("score", "demo:encoder", *options, "--sort", f"-{score}", "-o", tmp_path / "s.csv")
+        assert done.returncode == 0, done.stderr
+        rows = pd.read_csv(tmp_path / "s.csv")
+        assert rows["head"].notna().tolist() == [has_heads] * 2
+        assert rows[score].is_monotonic_increasing
