@@ -159,17 +159,19 @@ def _find_ends(
         device: where to compute.
     """
     weights = [torch.stack([part, *(part[:, order] for order in orders)]).to(device) for part in directions]
+    count = max(count, COMPARED)
     best: list[tuple[Ends, ...]] = []
     for first in range(0, len(side.rows), ROWS):
-        rows = side.rows[first : first + ROWS]
-        vectors = side.embedding.matrix[rows].to(device, torch.float32)
-        numbers = torch.arange(first, first + len(rows), device=device).expand(1 + SHUFFLES, -1)
-        found = [tuple(Ends(values, numbers) for values in _project(vectors, weight)) for weight in weights]
-        if not best:
-            best = [tuple(Ends(ends.values[:, :0], ends.numbers[:, :0]) for ends in of_band) for of_band in found]
+        vectors = side.embedding.matrix[side.rows[first : first + ROWS]].to(device, torch.float32)
+        found = []
+        for weight in weights:
+            tops = [values.topk(min(count, len(vectors))) for values in _project(vectors, weight)]
+            found.append(tuple(Ends(top.values, first + top.indices) for top in tops))
+        if first == 0:
+            best = found
+            continue
         for band, of_band in enumerate(found):
-            pairs = zip(best[band], of_band, strict=True)
-            best[band] = tuple(ends.join(other, max(count, COMPARED)) for ends, other in pairs)
+            best[band] = tuple(ends.join(more, count) for ends, more in zip(best[band], of_band, strict=True))
     on_cpu = [tuple(Ends(ends.values.cpu(), ends.numbers.cpu()) for ends in of_band) for of_band in best]
     # The smallest values were found as the largest negated ones.
     return [(ends[0], *(end.negate() for end in ends[1:])) for ends in on_cpu]
