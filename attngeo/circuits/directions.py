@@ -71,7 +71,7 @@ def find_bands(circuit: HeadFactors, count: int) -> list[Band]:
     norm = float(values.norm())
     numbers = number_bands(values)
     bands = []
-    for number in numbers[:count].unique().tolist():
+    for number in dict.fromkeys(numbers[:count].tolist()):
         members = (numbers == number).nonzero()[:, 0]
         of_band = values[members]
         norm_share = float(of_band.norm() / norm) ** 2
@@ -190,8 +190,8 @@ def _project(vectors: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     if weight.shape[1] == 1:
         values = weight[:, 0] @ vectors.T
         return values, -values
-    products = weight.flatten(0, 1) @ vectors.T
-    return (torch.linalg.vector_norm(products.unflatten(0, weight.shape[:2]), dim=1),)
+    products = (weight.flatten(0, 1) @ vectors.T).reshape(*weight.shape[:2], len(vectors))
+    return (torch.linalg.vector_norm(products, dim=1),)
 
 
 def _turn(ends: tuple[Ends, ...]) -> tuple[Ends, ...]:

@@ -202,10 +202,10 @@ def test_tokens_along_a_direction_are_at_its_ends_and_above_chance(tokenizer: An
             for place, number in enumerate(numbers):
                 table[number] = (20 + place) * direction
     found = attngeo.words(model, directions=2, top=2, tokenizer=tokenizer, device="cpu")
-    second = found[found["direction"] == 2].set_index(["kind", "rank"])
-    assert second.loc["largest", "token"].tolist() == ["w1", "w0"]
-    assert second.loc["largest", "target"].tolist() == ["w3", "w2"]
-    assert second.loc[("smallest", 1), ["token", "target"]].tolist() == ["w4", "w5"]
+    second = found[found["direction"] == 2]
+    assert second["kind"].tolist() == ["largest", "largest", "smallest", "smallest"]
+    assert second["token"].tolist()[:3] == ["w1", "w0", "w4"]
+    assert second["target"].tolist()[:3] == ["w3", "w2", "w5"]
     of_second = second.iloc[0]
     assert of_second["token_ratio"] > of_second["token_ratio_chance"]
     assert of_second["target_ratio"] > of_second["target_ratio_chance"]
