@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.circuits.word_options import WordOptions, word_columns
+from attngeo.session import ResultOptions
 
 from .declare import with_options
 from .models import MODEL_HELP, model_argument
@@ -51,6 +52,7 @@ def words(
     outputs: Outputs,
     order: Order,
     hub: HubAccess,
+    results: ResultOptions,
     verbosity: Verbosity,
 ) -> None:
     """Show which tokens a head connects, from its weights and the token embeddings alone.
@@ -70,7 +72,7 @@ def words(
     from attngeo.circuits.words import words as find_words
 
     with Bar(model, verbosity) as progress:
-        frame = find_words(model, options=options, hub=hub, progress=progress)
+        frame = find_words(model, options=options, hub=hub, results=results, progress=progress)
     for note in frame.attrs["notes"]:
         verbosity.note(f"note: {model}: {note}")
     if options.directions is None:

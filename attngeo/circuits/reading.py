@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -84,8 +84,10 @@ def choose_sites(attention: Attention, table: str, options: WordOptions) -> list
     return chosen
 
 
-def read_heads(attention: Attention, sites: Sequence[AttentionSite], options: WordOptions) -> Iterator[NamedHead]:
-    """The heads of these sites, with the gains of the normalisations around them. While one is used, others are read.
+def read_layers(
+    attention: Attention, sites: Sequence[AttentionSite], options: WordOptions
+) -> Generator[list[NamedHead]]:
+    """The heads of one site after the other, with the gains of the normalisations around them.
 
     Raises CorruptCheckpointError for a head with NaN or Inf in its weights.
     """
@@ -94,11 +96,18 @@ def read_heads(attention: Attention, sites: Sequence[AttentionSite], options: Wo
         gains = {site.module: _read_final_gain(attention.store, site) for site in sites}
     for forms in attention.read(sites, progress=ignore_progress):
         site = forms.site
-        for head in range(site.heads) if options.head == ALL else [options.head]:
-            factors = _make_factors(forms, head, gains.get(site.module))
+        heads = []
+        for number in list_heads(site, options):
+            factors = _make_factors(forms, number, gains.get(site.module))
             if not all(factor.isfinite().all() for factor in (factors.left, factors.right)):
                 raise CorruptCheckpointError(f"{site.module} has NaN or Inf in its weights; download the model again")
-            yield NamedHead(site, head, factors)
+            heads.append(NamedHead(site, number, factors))
+        yield heads
+
+
+def list_heads(site: AttentionSite, options: WordOptions) -> Sequence[int]:
+    """The numbers of the requested heads of a site."""
+    return range(site.heads) if options.head == ALL else [options.head]
 
 
 def _make_factors(forms: SiteForms, head: int, final_gain: tuple[Tensor, str] | None) -> HeadFactors:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,22 +16,27 @@ from attngeo.attention.opened import Attention
 from attngeo.attention.options import ReadingOptions
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.reference import Model
 from attngeo.choices import PARTS_OF
 from attngeo.circuits.directions import find_bands, list_ends
 from attngeo.circuits.products import Side, copying_score, find_pairs
-from attngeo.circuits.reading import NamedHead, choose_sites, read_heads, require_width
+from attngeo.circuits.reading import NamedHead, choose_sites, list_heads, read_layers, require_width
 from attngeo.circuits.token_lists import find_rows, read_labels
-from attngeo.circuits.word_options import ALL, WordOptions, word_columns
+from attngeo.circuits.word_options import WordOptions, word_columns
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
 from attngeo.errors import UnsupportedModelError, UsageError, about
 from attngeo.keywords import takes
+from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import machine, software
-from attngeo.questions.frames import set_types
-from attngeo.session import Session
+from attngeo.provenance import describe_code, machine, software
+from attngeo.questions.frames import KEPT_FORM, set_types
+from attngeo.questions.making import Making, NoteText, Row
+from attngeo.session import ResultOptions, Session
+from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.tables.write import NOTES
 
 FOLDED = ReadingOptions(fold_norm=True, device="cpu")
 # The kinds of pairs of a circuit.
@@ -36,11 +44,12 @@ KINDS = {"qk": ("attends",), "ov": ("promotes", "suppresses")}
 COPYING = ("copying_score", "copying_score_chance")
 
 
-class WordKeywords(WordOptions, HubAccess):
+class WordKeywords(WordOptions, HubAccess, ResultOptions):
     """The keywords of `words`."""
 
     options: WordOptions | None = None
     hub: HubAccess | None = None
+    results: ResultOptions | None = None
     tokenizer: Any = None
     progress: ProgressCallback | None = None
 
@@ -80,6 +89,7 @@ def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session:
         model: as for `attngeo.score`; it needs token embeddings.
         {options}
         {hub}
+        {results}
         tokenizer: a tokenizer from transformers or tokenizers; required for a model in memory.
         progress: called while files are read.
 
@@ -133,54 +143,111 @@ def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session:
     >>> found.token.item(), found.target.item()
     ('"', 'continued')
     """
-    device = pick_device(options.device)
     labels = None if options.tokens is None else read_labels(options.tokens)
-    parts: list[pd.DataFrame] = []
-    scores: list[dict[str, Any]] = []
-    notes: list[str] = []
-    zero: list[str] = []
+    device = pick_device(options.device)
+    identity = None if options.is_one_head else identify(model, session.hub)
+    if identity is not None:
+        model = identity.ref
     opened = Attention.open(model, FOLDED, session, parts=PARTS_OF[options.circuit])
     with torch.inference_mode(), opened as attention, about(attention.ref):
         table, _ = find_table(attention.store, "input")
         sites = choose_sites(attention, table, options)
         open_table = partial(open_embedding, model, tokenizer=tokenizer, hub=session.hub, progress=session.progress)
         sides = _open_sides(attention, table, options, labels, open_table)
-        several = len(sites) if options.head != ALL else sum(site.heads for site in sites)
-        for done, head in enumerate(read_heads(attention, sites, options)):
-            require_width(head.site, sides.tokens.embedding, head.factors.left)
-            require_width(head.site, sides.others.embedding, head.factors.right)
-            progress = session.progress
-            if several > 1:
-                progress(Progress("ask", f"heads of layer {head.site.layer}", done, several, "steps"))
-                progress = ignore_progress
-            rows = _list_rows(head, sides, options, device, progress)
-            if rows.empty:
-                zero.append(f"{head.site.layer}.{head.number}")
-                continue
-            of_head = list(dict.fromkeys(map(str, (*head.factors.notes, *sides.notes))))
-            notes += of_head
-            place = {"layer": head.site.layer, "head": head.number}
-            parts.append(rows.assign(stack=head.site.stack, note="; ".join(of_head), **place))
-            if options.circuit == "ov":
-                scores.append(place | _score_copying(head, sides, options))
-        if not parts:
-            raise UnsupportedModelError(f"the matrix of head {list_names(zero)} is zero: it has no directions")
-    if zero:
-        notes.append(f"left out, heads whose matrix is zero: {list_names(zero)}")
+        making = Making.begin([attention], options, session, _find_record(identity, sides, options))
+        making.about |= {"layers": len(sites), "device": str(device)}
+        rows = _make_rows(attention, sites, sides, options, making)
+        if not rows:
+            zero = [f"{site.layer}.{number}" for site in sites for number in list_heads(site, options)]
+            raise UnsupportedModelError(
+                f"the {options.circuit} matrix of head {list_names(zero)} is zero and has no directions; choose other "
+                "heads with $layer and $head",
+                "layer",
+                "head",
+            )
+    return _build_frame(rows, sites, sides, options, making)
+
+
+def _find_record(identity: Identity | None, sides: Sides, options: WordOptions) -> ResultRecord | None:
+    """The record of a table about several heads; None if nothing is kept. It depends on the labels of the tokens, too.
+
+    identity: of the model; None if it has none.
+    """
+    if identity is None:
+        return None
+    content = {"content": identity.content, "version": describe_code("torch")}
+    digest = hashlib.sha256()
+    for side in (sides.tokens, sides.others, sides.asked):
+        names = [side.embedding.labels[number] for number in side.rows.tolist()]
+        digest.update(json.dumps([side.rows.tolist(), names, sides.notes]).encode())
+    return locate_record(
+        "words",
+        content | {"options": dict(options), "tokens": digest.hexdigest()},
+        is_current=identity.is_current,
+        about=content,
+        form=KEPT_FORM,
+    )
+
+
+def _make_rows(
+    attention: Attention, sites: Sequence[AttentionSite], sides: Sides, options: WordOptions, making: Making
+) -> list[Row]:
+    """The rows of all heads, layer after layer; a finished layer is kept."""
+    record = making.record
+    progress = making.session.progress
+    if record is not None and not making.session.results.fresh and (kept := record.load()) is not None:
+        progress(Progress("kept", f"words of {kept.about['made']} from kept results"))
+        making.about = kept.about
+        return kept.rows
+    of_layers = making.take_finished(len(sites), "layers")
+    left = {number: site for number, site in enumerate(sites) if number not in of_layers}
+    count = sum(len(list_heads(site, options)) for site in left.values())
+    done = 0
+    with closing(read_layers(attention, [*left.values()], options)) as layers:
+        for number, heads in zip(left, layers, strict=False):
+            rows = []
+            for head in heads:
+                if not options.is_one_head:
+                    progress(Progress("ask", f"heads of layer {head.site.layer}", done, count, "steps"))
+                rows += _list_rows(head, sides, options, ignore_progress if count > 1 else progress)
+                done += 1
+            of_layers[number] = making.finish(rows)
+            making.keep_part(number, rows)
+    rows = [row for number in range(len(sites)) for row in of_layers[number]]
+    if record is not None and rows:
+        record.keep(rows, making.about)
+    return rows
+
+
+def _build_frame(
+    rows: Sequence[Row], sites: Sequence[AttentionSite], sides: Sides, options: WordOptions, making: Making
+) -> pd.DataFrame:
+    """The table of these rows; its `attrs` say how it was made."""
     inputs = sides.tokens.embedding
     subject = {"model": inputs.ref, "revision": inputs.revision}
-    columns = word_columns(options.directions)
-    frame = pd.concat(parts, ignore_index=True).assign(circuit=options.circuit, **subject)
-    frame = set_types(frame[[*columns]])
+    made = pd.DataFrame(rows).assign(stack=sites[0].stack, circuit=options.circuit, **subject)
+    frame = set_types(made[[*word_columns(options.directions)]])
+    by_text = making.about.get(NOTES, {})
+    notes = dict.fromkeys(note for text in made["note"].unique() for note in by_text[text])
+    heads = made.drop_duplicates(["layer", "head"])
+    zero = _list_missing(heads, sites, options)
+    if zero:
+        notes[f"left out, heads whose matrix is zero: {list_names(zero)}"] = None
     origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
     origin |= software() | machine() | dict(options) | subject
-    origin |= {"stack": sites[0].stack, "device": str(device), "notes": list(dict.fromkeys(notes))}
-    if scores:
-        origin["copying_scores"] = scores
-    if len(scores) == 1:
-        origin |= {name: scores[0][name] for name in COPYING}
+    origin |= {"stack": sites[0].stack, "device": making.about["device"], "notes": list(notes)}
+    if options.circuit == "ov":
+        scores = heads[["layer", "head", *COPYING]].to_dict("records")
+        origin |= {name: scores[0][name] for name in COPYING} if options.is_one_head else {"copying_scores": scores}
     frame.attrs = origin
     return frame
+
+
+def _list_missing(heads: pd.DataFrame, sites: Sequence[AttentionSite], options: WordOptions) -> list[str]:
+    """The requested heads without a row, as "LAYER.HEAD"."""
+    found = set(zip(heads["layer"], heads["head"], strict=True))
+    asked = [(site.layer, number) for site in sites for number in list_heads(site, options)]
+    return [f"{layer}.{number}" for layer, number in asked if (layer, number) not in found]
 
 
 def _open_sides(
@@ -212,12 +279,26 @@ def _open_sides(
     return Sides(tokens, others, asked, [*notes, *inputs.notes, *outputs.notes])
 
 
-def _list_rows(
-    head: NamedHead, sides: Sides, options: WordOptions, device: torch.device, progress: ProgressCallback
-) -> pd.DataFrame:
+def _list_rows(head: NamedHead, sides: Sides, options: WordOptions, progress: ProgressCallback) -> list[Row]:
     """The pairs of a head, or the tokens of its directions; none if these do not exist, because its matrix is zero."""
+    require_width(head.site, sides.tokens.embedding, head.factors.left)
+    require_width(head.site, sides.others.embedding, head.factors.right)
     if options.directions is None:
-        return _list_pairs(head, sides, options, device, progress)
+        rows = _list_pairs(head, sides, options, progress)
+    else:
+        rows = _list_directions(head, sides, options)
+    if rows.empty:
+        return []
+    note = NoteText(dict.fromkeys(map(str, (*head.factors.notes, *sides.notes))))
+    fixed: Row = {"layer": head.site.layer, "head": head.number, "note": note}
+    if options.circuit == "ov":
+        fixed |= _score_copying(head, sides, options)
+    return [{str(name): value for name, value in row.items()} | fixed for row in rows.to_dict("records")]
+
+
+def _list_directions(head: NamedHead, sides: Sides, options: WordOptions) -> pd.DataFrame:
+    """The tokens of the directions of a head; none if its matrix is zero."""
+    assert options.directions is not None
     bands = find_bands(head.factors, options.directions)
     rank = min(head.factors.left.shape)
     found = bands[-1].last if bands else 0
@@ -230,13 +311,13 @@ def _list_rows(
         )
     if not bands:
         return pd.DataFrame()
-    ends = list_ends(bands, sides.tokens, sides.others, count=options.top, seed=options.seed, device=device)
-    return pd.DataFrame(ends)
+    device = pick_device(options.device)
+    return pd.DataFrame(
+        list_ends(bands, sides.tokens, sides.others, count=options.top, seed=options.seed, device=device)
+    )
 
 
-def _list_pairs(
-    head: NamedHead, sides: Sides, options: WordOptions, device: torch.device, progress: ProgressCallback
-) -> pd.DataFrame:
+def _list_pairs(head: NamedHead, sides: Sides, options: WordOptions, progress: ProgressCallback) -> pd.DataFrame:
     """The pairs of a head with the largest values, and with the smallest ones if the circuit has such a kind."""
     shuffled = head.factors.shuffle(options.seed)
     parts = []
@@ -248,7 +329,7 @@ def _list_pairs(
             count=options.top,
             each=options.tokens is not None,
             largest=kind != "suppresses",
-            device=device,
+            device=pick_device(options.device),
             progress=progress,
         )
         pairs = pd.DataFrame(find(head.factors))

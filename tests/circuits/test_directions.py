@@ -18,6 +18,7 @@ from support.vectors import word_piece
 from torch import Tensor
 
 import attngeo
+from attngeo.circuits import directions
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.geometry.spectra import number_bands, singular_directions
 
@@ -337,3 +338,43 @@ def test_the_command_prints_directions_on_a_narrow_terminal(
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     assert list(rows) == list(attngeo.columns("words", directions=2))
     assert rows["token"].iloc[0] in run.stdout
+
+
+def test_tables_of_several_heads_are_kept_and_finished_layers_resume(
+    inside: Command, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["words", "demo:encoder", "--layer", "all", "--directions", "1", "--top", "2", "-o", "rows.csv"]
+    layers: list[int] = []
+    count = directions.find_bands
+
+    def interrupt(*arguments: Any) -> Any:
+        if len(layers) == 2:
+            raise KeyboardInterrupt
+        layers.append(0)
+        return count(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attngeo.circuits.words.find_bands", interrupt)
+        assert inside(*command, cwd=tmp_path).returncode == 130
+    assert "2 of 3 layers from kept results" in inside(*command, cwd=tmp_path).stderr
+    first = (tmp_path / "rows.csv").read_text()
+    again = inside(*command, cwd=tmp_path)
+    assert "from kept results" in again.stderr
+    assert "gain" in again.stderr
+    assert (tmp_path / "rows.csv").read_text() == first
+    assert "words" in inside("cache", "list").stdout
+    assert "kept" not in inside(*command, "--fresh", cwd=tmp_path).stderr
+    assert (tmp_path / "rows.csv").read_text() == first
+    assert len([*cache.glob("words/*.parquet")]) == 1
+
+
+def test_kept_rows_are_of_one_tokenizer_and_one_head_is_not_kept(cache: Path, tmp_path: Path) -> None:
+    """The labels of tokens are those of the tokenizer, which may change beside the same weights."""
+    model = tmp_path / "model"
+    build(TINY_MODELS["gpt2"]).save_pretrained(model)
+    for names in (VOCABULARY, [*VOCABULARY[:4], *(f"v{number}" for number in range(60))]):
+        tokenizer = word_piece(tmp_path / "tokenizer.json", names)
+        found = attngeo.words(model, layer="all", top=2, tokenizer=tokenizer)
+        assert set(found["token"]) <= set(names)
+        attngeo.words(model, layer=0, top=2, tokenizer=tokenizer)
+    assert len([*cache.glob("words/*.parquet")]) == 2
