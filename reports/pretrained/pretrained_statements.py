@@ -116,9 +116,12 @@ def paired_directionality(table: pd.DataFrame) -> list[float]:
     return numbers
 
 
-def layers_outside_of_pairs(table: pd.DataFrame) -> list[float]:
-    """Layers of the decoder whose directionality is outside of that of shuffled pairs, and the share inside."""
-    rows = _select(table, model=DECODER)
-    is_below = rows["directionality"] < rows["directionality_shuffled_lower"]
-    is_above = rows["directionality"] > rows["directionality_shuffled_upper"]
-    return [(is_below | is_above).sum(), 0.95]
+def layers_outside_of_pairs(table: pd.DataFrame) -> list[int]:
+    """Layers with a directionality outside of that of shuffled pairs, and all: the decoder's, then the others."""
+    is_below = table["directionality"] < table["directionality_shuffled_lower"]
+    is_above = table["directionality"] > table["directionality_shuffled_upper"]
+    counts: list[int] = []
+    for model, stack in ((DECODER, "decoder"), (ENCODER, "encoder"), (WHISPER, "decoder"), (WHISPER, "encoder")):
+        of_stack = (table["model"] == model) & (table["stack"] == stack)
+        counts += [int((is_below | is_above)[of_stack].sum()), int(of_stack.sum())]
+    return counts

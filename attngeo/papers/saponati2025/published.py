@@ -37,7 +37,7 @@ def published_scores() -> pd.DataFrame:
     "cross-attention instead of self-attention"  the row is about a decoder's attention to an encoder.
     "vision model among the language models"     the row is repeated with the family BERT.
     "6 of 12 layers" and other numbers           the other layers were left out.
-    "directionality outside [-1, 1]"             the sums were not normalised.
+    "directionality outside [-1, 1]"             unknown; perhaps sums that were not normalised.
     "directionality unlike the other row of these weights"
                                                  symmetry and its quartiles equal another row's, but directionality
                                                  does not; its formula is unknown.

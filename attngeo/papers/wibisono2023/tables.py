@@ -230,7 +230,7 @@ def _ignore_seed(table: ShiftedTable, _: int) -> ShiftedTable:
 
 @cache
 def published_scores(name: str) -> pd.DataFrame:
-    """What the paper prints for each method: in Table 2, auto_mpg; or each setting and method: Table 1, simulation.
+    """What the authors stored for each method: in Table 2, auto_mpg; or each setting and method: Table 1, simulation.
 
     Those of Table 1 are means over 20 data sets.
     """
