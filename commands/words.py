@@ -153,7 +153,13 @@ def print_heads(frame: pd.DataFrame) -> None:
     ]
     texts = ["head", "direction", token, target]
     print_table(
-        lines, columns, title=_name_stack(frame), texts=texts, section=["layer"], expendable=["share", "×"], rule="tight"
+        lines,
+        columns,
+        title=_name_stack(frame),
+        texts=texts,
+        section=["layer"],
+        expendable=["share", "×"],
+        rule="tight",
     )
     _print_legend(frame)
 

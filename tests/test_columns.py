@@ -242,12 +242,12 @@ ELSEWHERE = {
         "value_chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
     },
     "words --directions 2": {
-        (
-            "direction, last_direction, singular_value, last_singular_value, norm_share, rank, token_value, target_value"
-        ): f"{DIRECTIONS}::test_directions_are_those_of_the_formed_matrix",
-        (
-            "token_ratio, token_ratio_chance, target_ratio, target_ratio_chance, token_value_chance, target_value_chance"
-        ): f"{DIRECTIONS}::test_chance_is_the_mean_of_shuffled_dimensions",
+        "direction, last_direction, singular_value, last_singular_value, norm_share, token_value": (
+            f"{DIRECTIONS}::test_directions_are_those_of_the_formed_matrix"
+        ),
+        "token_ratio, token_ratio_chance, token_value_chance, target_ratio, target_ratio_chance": (
+            f"{DIRECTIONS}::test_chance_is_the_mean_of_shuffled_dimensions"
+        ),
     },
     "lineage": {
         "similarity, p_value, similarity_z": (
