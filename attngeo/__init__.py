@@ -7,7 +7,7 @@
     verify(model)                      whether the running model uses the weights that are scored
     analogy(models)                    accuracy of embeddings on word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words
-    words(model, layer=..., head=...)  the tokens that one head connects
+    words(model, layer=..., head=...)  the tokens that a head connects, or its directions read
     compose(models)                    how much of each head's output later heads read
     mirrors(models)                    which heads of a layer are transposes of each other, and which are alike
     positions(models)                  where each head looks by position alone

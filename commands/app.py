@@ -78,7 +78,7 @@ COMMANDS = {
     ),
     "analogy": SubCommand(READ, "Test embeddings on word analogies: a is to b as c is to which word?"),
     "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
-    "words": SubCommand(READ, "Show which tokens one head connects, from its weights and the token embeddings alone."),
+    "words": SubCommand(READ, "Show which tokens a head connects, from its weights and the token embeddings alone."),
     "compose": SubCommand(READ, "Measure how much of each head's output later heads read, from the weights alone."),
     "mirrors": SubCommand(
         READ, "Show which heads of a layer are transposes of each other (mirrors), and which are alike (twins)."

@@ -17,7 +17,7 @@ from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.provenance import is_current
-from attngeo.questions.table import QUESTIONS
+from attngeo.questions.table import QUESTIONS, TABLES
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
 from .declare import with_options
@@ -54,11 +54,11 @@ def cache(
     """List the results kept on this machine, with their sizes, or remove them.
 
     Results are kept in the platform's cache folder, or in the folder that ATTNGEO_CACHE names; if ATTNGEO_CACHE is
-    empty, nothing is kept. score, positions, compose and mirrors keep a table per model; compare and lineage, a table
-    per pair of models; tabular, the scores of each method on each data set; efa, the numbers of each model. If
-    interrupted, score and mirrors keep finished layers, compose finished pairs of layers, and efa the state of the
-    training. You can clear while other commands run: they recompute missing results. clear removes nothing if a MODEL
-    has no result.
+    empty, nothing is kept. score, positions, compose and mirrors keep a table per model, and so does words about
+    several heads; compare and lineage, a table per pair of models; tabular, the scores of each method on each data set;
+    efa, the numbers of each model. If interrupted, score, mirrors and words keep finished layers, compose finished
+    pairs of layers, and efa the state of the training. You can clear while other commands run: they recompute missing
+    results. clear removes nothing if a MODEL has no result.
 
     Examples:
         attngeo cache list
@@ -181,7 +181,7 @@ def _show_layers(row: dict[str, Any]) -> str:
 def _show_options(row: dict[str, Any]) -> str:
     """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
     options = row["options"]
-    question = QUESTIONS.get(row["command"])
+    question = (QUESTIONS | TABLES).get(row["command"])
     fields = {} if question is None else question.make_options_class().model_fields
     shown = []
     for name, field in fields.items():

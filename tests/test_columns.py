@@ -213,6 +213,7 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
         lambda one, _: form_compositions(one),
     ),
 }  # fmt: skip
+DIRECTIONS = "tests/circuits/test_directions.py"
 STATISTICS = "tests/updates/test_statistics.py"
 ANALOGIES = "tests/analogies/test_statistics.py"
 CURVES = "tests/pretrain/test_curves.py"
@@ -239,6 +240,14 @@ ELSEWHERE = {
     "words": {
         "rank, value": "tests/circuits/test_words.py::test_pairs_are_the_largest_of_the_formed_matrix",
         "value_chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
+    },
+    "words --directions 2": {
+        "direction, last_direction, singular_value, last_singular_value, norm_share, token_value": (
+            f"{DIRECTIONS}::test_directions_are_those_of_the_formed_matrix"
+        ),
+        "token_ratio, token_ratio_chance, token_value_chance, target_ratio, target_ratio_chance": (
+            f"{DIRECTIONS}::test_chance_is_the_mean_of_shuffled_dimensions"
+        ),
     },
     "lineage": {
         "similarity, p_value, similarity_z": (

@@ -76,6 +76,10 @@ TABLES: dict[str, tuple[Sequence[str], Frames]] = {
     "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),
     "trajectory": (TRAJECTORY_COLUMNS, lambda: find_departures(score_steps())),
     "words": (attngeo.columns("words"), lambda: attngeo.words("demo:encoder", layer=0, head=0, top=2)),
+    "words with directions": (
+        attngeo.columns("words", directions=2),
+        lambda: attngeo.words("demo:encoder", layer=0, head=0, top=2, directions=2),
+    ),
 }
 # Question or view → the test of its columns, if it is not here, or why there is none.
 ELSEWHERE = {

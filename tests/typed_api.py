@@ -54,6 +54,7 @@ def call_public_functions() -> None:
     attngeo.nearest("demo:minilm", "king - man", top=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
     attngeo.words("demo:minilm", layer=1, head=2, top=3)
+    attngeo.words("demo:minilm", layer="all", head="all", directions=2)
     attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]
     attngeo.compare(["demo:encoder", "demo:decoder"], per_head=True, rope_offset=1, jobs=2).attrs  # noqa: B018
     attngeo.compare(["demo:encoder", "demo:decoder"], offset=1)  # type: ignore[call-arg]

@@ -114,7 +114,9 @@ def copying_score(inputs: Side, outputs: Side, circuit: HeadFactors) -> float:
     Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
     """
     cpu = torch.device("cpu")
-    common = inputs.rows[torch.isin(inputs.rows, outputs.rows)]
+    common = inputs.rows
+    if not torch.equal(inputs.rows, outputs.rows):
+        common = common[torch.isin(common, outputs.rows)]
     left = Side(inputs.embedding, common).project(circuit.left, cpu)
     right = Side(outputs.embedding, common).project(circuit.right, cpu)
     return positive_share(eigenvalues(left.T, right.T)).item()

@@ -10,9 +10,13 @@ Everything is computed in float64. A form with a factor that is not finite has n
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+# A singular value within this share of the one before is in its band.
+NEAR_EQUAL = 0.05
 
 
 def to_float64(x: Tensor) -> Tensor:
@@ -46,6 +50,58 @@ def singular_values(left: Tensor, right: Tensor) -> Tensor:
     left, right, is_finite = _as_finite(left, right)
     values: Tensor = torch.linalg.svdvals(triangle(left) @ triangle(right).mT)
     return values.where(is_finite[..., None], torch.nan)
+
+
+class SingularDirections(NamedTuple):
+    """M = Σᵢ values[i]·left[i]ᵀ·right[i], with orthonormal directions. Both directions of a pair may change their sign.
+
+    Attributes:
+        values: singular values, the largest first, [*lead, directions], float64.
+        left: directions of the rows of M, [*lead, directions, n].
+        right: directions of its columns, [*lead, directions, m].
+    """
+
+    values: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def singular_directions(left: Tensor, right: Tensor) -> SingularDirections:
+    """The singular values of M = leftᵀ·right [n, m] that may be above 0, with their directions.
+
+    Args:
+        left: left factors, [*lead, rank, n].
+        right: right factors, [*lead, rank, m].
+
+    Returns:
+        min(rank, n, m) directions, float64. NaN where a factor is not finite.
+    """
+    left, right, is_finite = _as_finite(left, right)
+    basis, upper = torch.linalg.qr(left.mT)
+    other_basis, other_upper = torch.linalg.qr(right.mT)
+    u, values, vh = torch.linalg.svd(upper @ other_upper.mT, full_matrices=False)
+    kept = is_finite[..., None]
+    return SingularDirections(
+        values.where(kept, torch.nan),
+        (basis @ u).mT.where(kept[..., None], torch.nan),
+        (vh @ other_basis.mT).where(kept[..., None], torch.nan),
+    )
+
+
+def number_bands(values: Tensor) -> Tensor:
+    """The number of the band of each singular value, from 1: a value within 5% of the one before is in its band.
+
+    The directions of a band are arbitrary: a small change of the form rotates them into each other.
+
+    Args:
+        values: singular values, the largest first, [values].
+
+    >>> number_bands(torch.tensor([5.0, 3.0, 2.9, 2.8, 1.0])).tolist()
+    [1, 2, 2, 2, 3]
+    """
+    is_apart = values[1:] < values[:-1] * (1 - NEAR_EQUAL)
+    first = is_apart.new_ones(min(len(values), 1))
+    return torch.cat([first, is_apart]).cumsum(0)
 
 
 def eigenvalues(left: Tensor, right: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ TEXTS = (
 WHOLE = (
     "parameters", "step", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "from_head",
     "to_layer", "to_head", "other_layer", "other_head", "from_heads", "to_heads", "token_id", "target_id", "rank",
-    "position", "attended_position", "asked", "known",
+    "position", "attended_position", "asked", "known", "direction", "last_direction",
 )  # fmt: skip
 FLAGS = ("related", "above_threshold", "shares_key_head", "is_partner")
 # The form of the rows that are kept.

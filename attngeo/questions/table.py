@@ -141,7 +141,7 @@ QUESTIONS = {
 TABLES = {
     table.name: table
     for table in (
-        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:WORD_COLUMNS"),
+        Question("words", "attngeo.circuits.word_options:WordOptions", "attngeo.circuits.word_options:word_columns"),
         Question("nearest", "attngeo.analogies.options:NearestOptions", "attngeo.analogies.options:NEAREST_COLUMNS"),
         Question(
             "verify", "attngeo.verification.options:VerifyKeywords", "attngeo.verification.options:verify_columns"

@@ -23,15 +23,13 @@ from attngeo.choices import PARTS_OF, OneCircuit, real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
 from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import is_outlier, norms_and_thresholds
-from attngeo.geometry.spectra import random_edge, singular_values
+from attngeo.geometry.spectra import number_bands, random_edge, singular_values
 from attngeo.keywords import takes
 from attngeo.session import Session
 
 # Squares along an edge; a screen cannot show more.
 MOST_CELLS = 384
 AXES = ("row", "column")
-# A singular value within this share of the one before is in its band.
-NEAR_EQUAL = 0.05
 
 
 class QueryKeyMatrix(NamedTuple):
@@ -183,11 +181,10 @@ def measure_spectrum(
     """
     form, attrs = _read_form(model, layer, head, stack, circuit, session.hub)
     _, rank, d_model = form.left.shape
-    values = singular_values(form.left, form.right)[0].numpy()
-    is_apart = values[1:] < values[:-1] * (1 - NEAR_EQUAL)
-    bands = 1 + np.concatenate([[0], is_apart.cumsum()])
-    spectrum = pd.DataFrame({"number": range(1, len(values) + 1), "value": values, "band": bands})
-    norm = float(np.linalg.norm(values))
+    values = singular_values(form.left, form.right)[0]
+    bands = number_bands(values).numpy()
+    spectrum = pd.DataFrame({"number": range(1, len(values) + 1), "value": values.numpy(), "band": bands})
+    norm = float(values.norm())
     spectrum.attrs = {**attrs, "frobenius_norm": norm, "edge": random_edge(norm, rank, d_model)}
     return spectrum
 

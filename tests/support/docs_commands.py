@@ -38,6 +38,7 @@ EXAMPLES = (
     Example("When in training does a score leave chance?", "score 'EleutherAI/pythia-70m@step*' -o steps.csv"),
     Example("What do heads copy: values and outputs?", "score demo:decoder --circuit ov --per-head"),
     Example("Which tokens does a head connect?", "words demo:minilm --layer 2 --head 5"),
+    Example("Which tokens do its directions read?", "words demo:minilm --layer 2 --head 5 --directions 3"),
     Example("Which heads read what other heads write?", "compose demo:minilm"),
     Example("Which heads are transposes of each other?", "mirrors demo:minilm"),
     Example("Where do heads look by position alone?", "positions demo:decoder"),
