@@ -14,7 +14,7 @@ from support.checkpoints import weights, with_outputs, write_single
 from support.dense import dense_growths
 
 import attngeo
-from attngeo.scores.spec import layer_scores
+from attngeo.scores.spec import layer_scores, rotary_scores
 
 HEADS, GROUPS, HEAD_DIM, WIDTH, LAYERS = 4, [0, 0, 1, 1], 6, 24, 2
 # Columns that say which row it is, and what was read.
@@ -98,7 +98,7 @@ def score_form(form: Matrix) -> Row:
 
 def form_scores(model: Model, circuit: str) -> list[Row]:
     """The scores of each layer, which alone has growths, followed by those of its heads."""
-    missing = dict.fromkeys(layer_scores(), np.nan)
+    missing = dict.fromkeys({*layer_scores()}.difference(rotary_scores()), np.nan)
     rows = []
     for layer in range(LAYERS):
         forms = [model.form(layer, head, circuit) for head in range(HEADS)]
@@ -224,7 +224,10 @@ BASELINES = "tests/papers/wibisono2025/test_baselines.py"
 RELATIONS = "tests/estimators/efa/test_comparison.py"
 # Columns of other tables, or whose right value is no function of one formed matrix → the test that fails if they are
 # scaled, exchanged or of another head.
+ROTARY = "tests/scores/test_rotary.py"
 ELSEWHERE = {
+    "score": dict.fromkeys(rotary_scores(), f"{ROTARY}::test_scores_are_those_of_the_formed_matrices_at_all_offsets"),
+    "score --circuit ov": dict.fromkeys(rotary_scores(), f"{ROTARY}::test_values_and_outputs_have_none"),
     "mirrors": {
         "mirror_z": ("tests/geometry/test_mirrors.py::test_the_z_of_a_mirror_is_standard_normal_for_random_rotations"),
         "is_partner": "tests/circuits/test_orientation.py::test_the_strongest_pairs_are_matched_first",
