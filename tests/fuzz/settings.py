@@ -16,6 +16,7 @@ from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 from attngeo.options import Options
 from attngeo.pretrain import make_options
 from attngeo.pretrain.settings import SETTINGS
+from attngeo.scores.options import parse_scores
 
 
 def write_settings(rng: Random, folder: Path) -> None:
@@ -32,6 +33,8 @@ def check_settings(folder: Path, options: Options) -> None:
         expected = float(value) if is_real else value
         if name in ("init_std", "init_bias") and value is not None:
             expected = expand(value)
+        if name == "scores":
+            expected = parse_scores(value)
         if name not in values or values[name] != expected:
             raise Wrong(f"{name}: {values.get(name)!r:.80} instead of {expected!r:.80}")
     for name, value in values.items():
