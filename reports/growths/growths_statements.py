@@ -7,6 +7,7 @@ there. The comments of README.md call them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -29,6 +30,12 @@ SCORES = [
     "antisymmetric_growth",
 ]
 GROWTHS = SCORES[-2:]
+# Half of a 95% interval of Student's t in standard errors, by the number of seeds.
+STUDENT = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706}
+# Layers of a small model, in tables and figures of trainings.
+PARTS = ("first layer", "other layers")
+# The steps of the table of trainings.
+STEPS = (0, 200, 400, 600, 800, 1200)
 
 
 def select(table: pd.DataFrame, model: str, stack: str) -> pd.DataFrame:
@@ -91,6 +98,51 @@ def final(table: pd.DataFrame) -> list[float]:
             rows = table[(table["objective"] == objective) & (table["init"] == init)]
             numbers += [*rows[SCORES].mean()]
     return numbers
+
+
+def with_interval(values: pd.Series[Any]) -> list[float]:
+    """Mean over seeds, and half of the 95% interval."""
+    return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
+
+
+def count_seeds(table: pd.DataFrame, init: str) -> list[int]:
+    """Seeds of encoders, and of decoders, from a start."""
+    runs = table[table["init"] == init].groupby("objective")["seed"].nunique()
+    return [int(runs[objective]) for objective in ("mlm", "clm")]
+
+
+def differences(table: pd.DataFrame, init: str) -> list[float]:
+    """Growths of encoders less those of decoders of the same seed, means over layers: symmetric, then antisymmetric."""
+    means = table[table["init"] == init].groupby(["objective", "seed"])[GROWTHS].mean()
+    paired = (means.loc["mlm"] - means.loc["clm"]).dropna()
+    return [number for growth in GROWTHS for number in with_interval(paired[growth])]
+
+
+def growths_of_layers(table: pd.DataFrame, objective: str) -> list[float]:
+    """Symmetric growths of the layers from the default start, each with half of its interval."""
+    rows = table[(table["objective"] == objective) & (table["init"] == "default")]
+    return [number for _, of_layer in rows.groupby("layer") for number in with_interval(of_layer["symmetric_growth"])]
+
+
+def average_parts(table: pd.DataFrame) -> pd.DataFrame:
+    """Growths and own symmetry along each training, of its first layer, and as a mean over the others.
+
+    Columns: objective, init, seed, part, step, score, value.
+    """
+    is_first = table["layer"] == 0
+    rows = table.assign(part=is_first.map({True: PARTS[0], False: PARTS[1]}))
+    keys = ["objective", "init", "seed", "part", "step"]
+    means = rows.groupby(keys, sort=False)[[*GROWTHS, "own_symmetry"]].mean()
+    return means.melt(var_name="score", ignore_index=False).reset_index()
+
+
+def along(table: pd.DataFrame, init: str, score: str) -> list[float]:
+    """A table of trainings from one start, row by row: means over seeds of a score at STEPS."""
+    curves = average_parts(table)
+    curves = curves[(curves["init"] == init) & (curves["score"] == score)]
+    means = curves.groupby(["objective", "part", "step"])["value"].mean()
+    rows = [(objective, part) for objective in ("mlm", "clm") for part in PARTS]
+    return [means[(*row, step)] for row in rows for step in STEPS]
 
 
 def strangers(table: pd.DataFrame) -> list[float]:
