@@ -303,7 +303,7 @@ def summarize_run(
     units = task.count_units(sequences)
     precision = trainer.args.mixed_precision
     return {
-        "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
+        "settings": options.model_dump(mode="json") | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses.iloc[-1]),
         "first_loss": float(losses.iloc[0]),
         "start": spread_at(scores, 0),
