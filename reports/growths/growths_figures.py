@@ -47,7 +47,8 @@ def draw_along(table: pd.DataFrame) -> go.Figure:
             if unrelated is not None:
                 figure.add_hline(y=unrelated, line={"color": GUIDE, "width": 1, "dash": "dot"}, row=row, col=column)
     figure.update_xaxes(title="update", row=len(starts))
-    figure.update_yaxes(title="growth", col=1)
+    figure.update_yaxes(title="growth", matches="y", col=1)
+    figure.update_yaxes(matches="y", col=2)
     figure.update_yaxes(title="own symmetry", col=len(PANELS))
     figure.update_annotations(font_size=13)
     figure.update_layout(width=1000, height=AROUND + ROW * len(starts), legend=BELOW)
@@ -76,5 +77,11 @@ def add_curves(figure: go.Figure, rows: pd.DataFrame, row: int, column: int) -> 
         )
 
 
+def draw_figures() -> dict[str, go.Figure]:
+    """The figure, by the name of its file."""
+    return {"growths-along.png": draw_along(pd.read_csv(HERE / "along.csv"))}
+
+
 if __name__ == "__main__":
-    save_figure(draw_along(pd.read_csv(HERE / "along.csv")), FIGURES / "growths-along.png")
+    for name, figure in draw_figures().items():
+        save_figure(figure, FIGURES / name)

@@ -34,7 +34,7 @@ GROWTHS = SCORES[-2:]
 STUDENT = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706}
 # Layers of a small model, in tables and figures of trainings.
 PARTS = ("first layer", "other layers")
-# The steps of the table of trainings.
+# The steps of the tables of trainings.
 STEPS = (0, 200, 400, 600, 800, 1200)
 
 
@@ -136,13 +136,61 @@ def average_parts(table: pd.DataFrame) -> pd.DataFrame:
     return means.melt(var_name="score", ignore_index=False).reset_index()
 
 
-def along(table: pd.DataFrame, init: str, score: str) -> list[float]:
-    """A table of trainings from one start, row by row: means over seeds of a score at STEPS."""
-    curves = average_parts(table)
-    curves = curves[(curves["init"] == init) & (curves["score"] == score)]
-    means = curves.groupby(["objective", "part", "step"])["value"].mean()
+def along(table: pd.DataFrame, init: str) -> list[float]:
+    """The table of trainings from a start, row by row: means over seeds of both growths at STEPS, where they exist."""
+    curves = average_parts(table[table["init"] == init])
+    means = curves.groupby(["objective", "part", "step", "score"])["value"].mean()
     rows = [(objective, part) for objective in ("mlm", "clm") for part in PARTS]
-    return [means[(*row, step)] for row in rows for step in STEPS]
+    numbers = [means[(*row, step, growth)] for row in rows for step in STEPS for growth in GROWTHS]
+    return [number for number in numbers if pd.notna(number)]
+
+
+def curves_of(table: pd.DataFrame, objective: str, init: str, score: str, part: str = PARTS[0]) -> pd.DataFrame:
+    """A score of a part of the layers along the trainings: a row for each step, a column for each seed."""
+    curves = average_parts(table[(table["objective"] == objective) & (table["init"] == init)])
+    chosen = curves[(curves["score"] == score) & (curves["part"] == part)]
+    return chosen.pivot_table(index="step", columns="seed", values="value")
+
+
+def half_way(table: pd.DataFrame, objective: str, init: str = "default") -> list[int]:
+    """The step with half of the first layer's last symmetric growth − 1, of the earliest and of the latest seed."""
+    surplus = curves_of(table, objective, init, "symmetric_growth") - 1
+    reached = (surplus >= surplus.iloc[-1] / 2).idxmax()
+    return [int(reached.min()), int(reached.max())]
+
+
+def range_at(table: pd.DataFrame, objective: str, init: str, score: str, step: int) -> list[float]:
+    """The least and the largest value over seeds of a score of the first layer at a step."""
+    values = curves_of(table, objective, init, score).loc[step]
+    return [values.min(), values.max()]
+
+
+def farthest_from_one(table: pd.DataFrame, step: int) -> list[float]:
+    """The least and the largest growth of any layer of any run from the default start, up to a step."""
+    rows = table[(table["init"] == "default") & (table["step"] <= step)][GROWTHS]
+    return [rows.min().min(), rows.max().max()]
+
+
+def largest_gap(table: pd.DataFrame) -> float:
+    """The largest distance of both growths of a decoder from the default start, first layer, over steps and seeds."""
+    symmetric, antisymmetric = (curves_of(table, "clm", "default", growth) for growth in GROWTHS)
+    return float((symmetric - antisymmetric).abs().max().max())
+
+
+def own_symmetries(table: pd.DataFrame, init: str, *steps: int) -> list[float]:
+    """Own symmetry at steps, means over seeds: of the encoder's first layer, its others, then of the decoder's."""
+    return [
+        curves_of(table, objective, init, "own_symmetry", part).loc[step].mean()
+        for objective in ("mlm", "clm")
+        for part in PARTS
+        for step in steps
+    ]
+
+
+def antisymmetric_growth_of_first(table: pd.DataFrame, init: str) -> list[float]:
+    """The mean antisymmetric growth of the encoder's first layer over seeds, and half of its interval."""
+    rows = table[(table["objective"] == "mlm") & (table["init"] == init) & (table["layer"] == 0)]
+    return with_interval(rows["antisymmetric_growth"])
 
 
 def strangers(table: pd.DataFrame) -> list[float]:
