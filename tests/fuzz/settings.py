@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -79,6 +80,8 @@ def has_type(value: Any, hint: Any) -> bool:
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         return type(value) is tuple and len(value) == len(kinds) and all(map(has_type, value, kinds))
+    if get_origin(hint) is Sequence:
+        return type(value) is tuple and all(has_type(each, *get_args(hint)) for each in value)
     if get_origin(hint) is UnionType or get_args(hint):
         return any(has_type(value, each) for each in get_args(hint))
     return type(value) in ((int, float) if hint is float else (hint,))
