@@ -28,6 +28,8 @@ DASHES = dict(zip(PARTS, ("solid", "dash"), strict=True))
 ONE_SEED = 0.35
 # Pixels of a row of panels, and above and below all of them.
 ROW, AROUND = 250, 190
+# Share of the height between two rows of panels.
+BETWEEN = 0.14
 
 
 def draw_along(table: pd.DataFrame) -> go.Figure:
@@ -39,7 +41,8 @@ def draw_along(table: pd.DataFrame) -> go.Figure:
     curves = average_parts(table)
     starts = list(table["init"].unique())
     titles = [f"{score.replace('_', ' ')}, {start} start" for start, score in product(starts, PANELS)]
-    figure = make_subplots(len(starts), len(PANELS), subplot_titles=titles, horizontal_spacing=0.07)
+    places = (len(starts), len(PANELS))
+    figure = make_subplots(*places, subplot_titles=titles, horizontal_spacing=0.07, vertical_spacing=BETWEEN)
     for row, start in enumerate(starts, 1):
         for column, (score, unrelated) in enumerate(PANELS.items(), 1):
             rows = curves[(curves["init"] == start) & (curves["score"] == score)]

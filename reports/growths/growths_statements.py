@@ -177,14 +177,32 @@ def largest_gap(table: pd.DataFrame) -> float:
     return float((symmetric - antisymmetric).abs().max().max())
 
 
-def own_symmetries(table: pd.DataFrame, init: str, *steps: int) -> list[float]:
-    """Own symmetry at steps, means over seeds: of the encoder's first layer, its others, then of the decoder's."""
-    return [
-        curves_of(table, objective, init, "own_symmetry", part).loc[step].mean()
-        for objective in ("mlm", "clm")
-        for part in PARTS
-        for step in steps
-    ]
+def own_symmetries(table: pd.DataFrame) -> list[float]:
+    """Own symmetry from the default start, each with half of its interval.
+
+    Mean over layers of encoders, and of decoders; then the mean of the encoder's other layers less its first one.
+    """
+    default = table[table["init"] == "default"]
+    means = default.groupby(["objective", "seed"])["own_symmetry"].mean()
+    layers = default[default["objective"] == "mlm"].pivot_table(index="seed", columns="layer", values="own_symmetry")
+    others = layers.drop(columns=0).mean(axis=1) - layers[0]
+    return [*with_interval(means["mlm"]), *with_interval(means["clm"]), *with_interval(others)]
+
+
+def own_along(table: pd.DataFrame) -> list[float]:
+    """Own symmetry from the symmetric start, at the first and the last step, means over seeds.
+
+    Of the encoder's first layer, of its others, then of the decoder's.
+    """
+    parts = [(objective, part) for objective in ("mlm", "clm") for part in PARTS]
+    means = [curves_of(table, objective, "symmetric", "own_symmetry", part).mean(axis=1) for objective, part in parts]
+    return [of_part.iloc[place] for of_part in means for place in (0, -1)]
+
+
+def largest_own_symmetry_at_start(table: pd.DataFrame) -> float:
+    """The largest |own symmetry| of any layer before the first update, from the default start."""
+    rows = table[(table["init"] == "default") & (table["step"] == 0)]
+    return float(rows["own_symmetry"].abs().max())
 
 
 def antisymmetric_growth_of_first(table: pd.DataFrame, init: str) -> list[float]:
