@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
-from growths_statements import PARTS, average_parts
+from growths_statements import PARTS, average_parts  # type: ignore[import-not-found]
 from plotly.subplots import make_subplots
 
 from attngeo.figures.fit import BELOW

@@ -113,9 +113,12 @@ def count_seeds(table: pd.DataFrame, init: str) -> list[int]:
 
 def differences(table: pd.DataFrame, init: str) -> list[float]:
     """Growths of encoders less those of decoders of the same seed, means over layers: symmetric, then antisymmetric."""
-    means = table[table["init"] == init].groupby(["objective", "seed"])[GROWTHS].mean()
-    paired = (means.loc["mlm"] - means.loc["clm"]).dropna()
-    return [number for growth in GROWTHS for number in with_interval(paired[growth])]
+    rows = table[table["init"] == init]
+    numbers = []
+    for growth in GROWTHS:
+        means = rows.pivot_table(index="seed", columns="objective", values=growth)
+        numbers += with_interval((means["mlm"] - means["clm"]).dropna())
+    return numbers
 
 
 def growths_of_layers(table: pd.DataFrame, objective: str) -> list[float]:
@@ -161,7 +164,7 @@ def half_way(table: pd.DataFrame, objective: str, init: str = "default") -> list
 
 def range_at(table: pd.DataFrame, objective: str, init: str, score: str, step: int) -> list[float]:
     """The least and the largest value over seeds of a score of the first layer at a step."""
-    values = curves_of(table, objective, init, score).loc[step]
+    values = curves_of(table, objective, init, score).T[step]
     return [values.min(), values.max()]
 
 
