@@ -129,6 +129,6 @@ attngeo plot place-attention "$scratch/places.csv" --where "place=place 1" -o "$
     --width 900 --height 500 --quiet
 rm -r "$scratch"
 # Experiments of reports whose tables are of no kind.
-for report in symmetric-init efa tabular gradients; do
+for report in symmetric-init efa tabular gradients growths; do
     python "$out/../$report/${report//-/_}_figures.py"
 done

@@ -255,9 +255,9 @@ class FigureSpec:
         """The valid values of the option `score`."""
         if "score" not in self.options:
             return ()
-        if self.source == "score":  # others have no optional scores
-            return tuple(SCORES)
-        return (*score_names(), LOSS) if self.draws_loss else score_names()
+        has_optional = self.source in ("score", "pretrain")
+        scores = tuple(SCORES) if has_optional else score_names()
+        return (*scores, LOSS) if self.draws_loss else scores
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
         """The columns that rows read from a file must have, including the drawn score."""

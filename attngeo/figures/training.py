@@ -31,6 +31,7 @@ from attngeo.figures.style import (
     quartiles_by,
     sample_colours,
 )
+from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import SETTLED, find_settled
 
 # The end of the colour scale of layers: beyond it is a yellow that white paper swallows.
@@ -120,9 +121,12 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
         A figure with one line per layer in each panel.
 
     Raises:
+        UsageError: heads do not have the score.
         DataError: there are no rows for heads, or for whole layers, to draw.
     """
     of_heads = options.over == "heads"
+    if of_heads and SCORES[options.score].is_of_layers:
+        raise UsageError(f"only whole layers have {options.score}; leave out $over", "over")
     layers = curves[curves["head"].notna() == of_heads]
     if layers.empty:
         unit = "heads" if of_heads else "whole layers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,8 @@ from attngeo.pretrain.curves import geometry_columns
 from attngeo.provenance import machine, software
 from attngeo.questions.frames import build_frame
 from attngeo.scores.computing import score_site
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import ScoreOptions, parse_scores
+from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
@@ -88,21 +90,26 @@ class AttentionGeometryCallback(TrainerCallback):
     Args:
         file: name or path of the table, relative to the output folder; must end in .parquet.
         stack: score only this stack (`attngeo inspect` lists them).
+        scores: optional scores to record as well, named as for `attngeo.score`. Scores that heads lack are missing in
+            their rows, and have no medians over heads.
 
     Raises:
-        UsageError: `file` has another ending; or, when training begins, another callback writes rows of the same stack
-            or other columns to the file.
+        UsageError: `file` has another ending, or a score is unknown; or, when training begins, another callback writes
+            rows of the same stack or other columns to the file.
     """
 
     TITLE: ClassVar[str] = "Attention scores during training"
     # In front of the names that trackers get.
     PREFIX: ClassVar[str] = ""
 
-    def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
+    def __init__(
+        self, *, file: str | Path = FILE, stack: str | None = None, scores: str | Collection[str] = ()
+    ) -> None:
         if Path(file).suffix != ".parquet":
             raise UsageError("expected a file name ending in .parquet", subject=file)
         self._file = Path(file)
         self._stack = stack
+        self._scores = parse_scores(scores)
         self._sites: list[AttentionSite] = []
         self._reason = ""
         self._origin: dict[Any, Any] = {}
@@ -248,7 +255,8 @@ class AttentionGeometryCallback(TrainerCallback):
             self._table.rows.append({name: values[name] for name in columns if name in values})
         rows = [row for row in self._table.rows if row["step"] == state.global_step]
         spread = spread_of(pd.DataFrame(rows, columns=list(columns)))
-        self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
+        medians = statistics(["median"], score_names(self._scores))
+        self.medians = {f"{self.PREFIX}{name}": spread[name] for name in medians}
         if self is self._table.writers[-1]:  # the rows of the step are complete
             self._tell(args, state, control, model)
         path = self._path(args)
@@ -267,7 +275,7 @@ class AttentionGeometryCallback(TrainerCallback):
             newest |= {name: median for name, median in self.medians.items() if not math.isnan(median)}
 
     def _list_columns(self) -> tuple[str, ...]:
-        return geometry_columns()
+        return geometry_columns(self._scores)
 
     def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
         """The rows of this step; only those of the first process are used."""
@@ -277,12 +285,13 @@ class AttentionGeometryCallback(TrainerCallback):
         gathered = [store.read_all(site.reads) for site in self._sites]  # all processes take part
         if not is_first:
             return []
+        options = ScoreOptions(per_head=True, scores=self._scores)
         rows: list[dict[str, Any]] = []
         with torch.inference_mode():
             for site, tensors in zip(self._sites, gathered, strict=True):
                 device = next(iter(tensors.values())).device
                 q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
-                rows += score_site(site, q, k, notes, ScoreOptions())
+                rows += score_site(site, q, k, notes, options)
         return rows
 
     def _join_trackers(

@@ -20,6 +20,7 @@ from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, RunOptions, TextPretrainOptions, make_absolute
 from attngeo.pretrain.runs import Run, refuse_other_runs, require_run, run, run_or_read
 from attngeo.progress import ProgressCallback
+from attngeo.scores.spec import scores_in
 from attngeo.scores.summary import statistics
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -55,7 +56,8 @@ class Comparison:
         """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
         evaluated = [name for name in EVALUATION if name in self.rows]
-        frame = grouped[[*RESULTS, *evaluated, *statistics(["median"])]].agg(["mean", "min", "max"])
+        medians = statistics(["median"], scores_in(self.curves.columns))
+        frame = grouped[[*RESULTS, *evaluated, *medians]].agg(["mean", "min", "max"])
         frame.columns = pd.Index(["_".join(pair) for pair in frame.columns])
         frame.insert(0, "seeds", grouped.size())
         frame.insert(1, "reached", grouped["steps_to_baseline"].count())

@@ -6,12 +6,12 @@ column for each score, and loss; those of images have the columns `EVALUATION`, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attngeo.questions.conditions import Checkable
 from attngeo.questions.spread import HEADS, QUARTILES, statistic
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SCORES, head_scores, layer_scores, score_names, scores_in
 from attngeo.scores.summary import find_settled, spread_of, statistics
 
 if TYPE_CHECKING:
@@ -25,24 +25,28 @@ DIGITS = 6
 EVALUATION = ("eval_loss", "eval_accuracy", "ema_loss", "ema_accuracy")
 
 
-def geometry_columns() -> tuple[str, ...]:
-    """The columns of the scores of one run, in order."""
-    return ("step", "stack", "layer", "head", *score_names(), "loss")
+def geometry_columns(scores: Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of the scores of one run, in order. scores: names of the optional ones."""
+    return ("step", "stack", "layer", "head", *score_names(scores), "loss")
 
 
-def list_curve_columns() -> tuple[str, ...]:
-    """The columns of the curves of runs."""
-    return (*RUN_COLUMNS, *geometry_columns())
+def list_curve_columns(scores: Collection[str] | None = None) -> tuple[str, ...]:
+    """The columns of the curves of runs, with these optional scores."""
+    return (*RUN_COLUMNS, *geometry_columns(scores or ()))
 
 
 def list_curve_numbers() -> tuple[str, ...]:
     """The numeric columns of the curves, which conditions can name."""
-    return (*score_names(), "loss")
+    return (*SCORES, "loss")
 
 
 # What conditions may say of the table.
 CHECKS = Checkable(
-    list_curve_numbers, about=("init", "objective", "seed", "stack"), last="step", counted=score_names()[0]
+    list_curve_numbers,
+    about=("init", "objective", "seed", "stack"),
+    last="step",
+    of_layers=layer_scores,
+    counted=score_names()[0],
 )
 
 
@@ -65,8 +69,9 @@ def summarize_runs(curves: pd.DataFrame) -> pd.DataFrame:
     """One row per run: its loss, its speed-up, `EVALUATION` for images, and quartiles of the scores at its end.
 
     Columns: `RUN_COLUMNS`, steps, final_loss, steps_to_baseline, speed_up, the columns of `EVALUATION` in `curves`, and
-    `statistics(QUARTILES)` over layers and over heads. The first initialisation in `curves` is the baseline of each
-    objective and seed. `steps_to_baseline` is missing for a run whose loss never gets below the baseline's last loss.
+    `statistics(QUARTILES)` over layers and over heads, of the scores in `curves`. The first initialisation in `curves`
+    is the baseline of each objective and seed. `steps_to_baseline` is missing for a run whose loss never gets below the
+    baseline's last loss.
     """
     import pandas as pd
 
@@ -96,7 +101,7 @@ def summarize_runs(curves: pd.DataFrame) -> pd.DataFrame:
         for name in evaluated:
             row[name] = run[name].max()
         spread = spread_of(run[run["step"] == last_step])
-        for name in statistics(QUARTILES):
+        for name in statistics(QUARTILES, scores_in(curves.columns)):
             row[name] = round(spread[name], DIGITS)
         rows.append(row)
     frame = pd.DataFrame(rows).astype({"steps_to_baseline": "Int64"})
@@ -115,13 +120,14 @@ def _read_losses(curves: pd.DataFrame) -> pd.Series[float]:
     return losses[losses.index % interval == 0]
 
 
-def layer_columns() -> tuple[str, ...]:
-    """The columns of `summarize_layers`, in order."""
+def layer_columns(scores: Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of `summarize_layers`, in order. scores: names of the optional ones."""
     columns = [*RUN_COLUMNS, "stack", "layer"]
-    for score in score_names():
+    for score in score_names(scores):
         columns += [score, f"{score}_settled"]
-        columns += [statistic(score, quartile, heads=True) for quartile in QUARTILES]
-        columns.append(f"{HEADS}{score}_settled")
+        if head_scores([score]):
+            columns += [statistic(score, quartile, heads=True) for quartile in QUARTILES]
+            columns.append(f"{HEADS}{score}_settled")
     return tuple(columns)
 
 
@@ -140,14 +146,15 @@ def summarize_layers(curves: pd.DataFrame) -> pd.DataFrame:
         at_last_step = layer[layer["step"] == layer["step"].max()]
         row = dict(zip(keys, values, strict=True)) | spread_of(at_last_step)
         is_head = layer["head"].notna()
-        for score in score_names():
+        for score in scores_in(layer.columns):
             if score not in layer:
                 continue
             row[score] = row[statistic(score, "median")]
             row[f"{score}_settled"] = find_settled(layer[~is_head].groupby("step")[score].median())
             row[f"{HEADS}{score}_settled"] = find_settled(layer[is_head].groupby("step")[score].median())
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=list(layer_columns()))
-    frame = frame.astype({name: "Int64" for name in layer_columns() if name.endswith("_settled")})
+    columns = layer_columns(scores_in(curves.columns))
+    frame = pd.DataFrame(rows, columns=list(columns))
+    frame = frame.astype({name: "Int64" for name in columns if name.endswith("_settled")})
     frame.attrs = {"title": "Layers at the end of training"}
     return frame

@@ -49,6 +49,7 @@ from attngeo.pretrain.presets import (
     SCALED_INITS,
     show_presets,
 )
+from attngeo.scores.options import parse_scores
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
@@ -189,6 +190,14 @@ class PretrainOptions(Options):
     )
     log_every: int = preset_option(
         "log_every", "Updates between logs; every log includes the scores", panel=RESULTS, least=1
+    )
+    scores: Sequence[str] = option(
+        (),
+        "Optional scores to record as well, named as for attngeo score; or all",
+        advanced=True,
+        panel=RESULTS,
+        metavar="LIST",
+        parse=parse_scores,
     )
     report_to: Tracker = option("none", "Experiment tracker that also gets the logs", advanced=True, panel=RESULTS)
     save_every: int = preset_option(

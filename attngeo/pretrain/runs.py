@@ -48,7 +48,7 @@ from attngeo.pretrain.trainer import (
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.questions.spread import statistic
-from attngeo.scores.spec import default_scores, score_names
+from attngeo.scores.spec import SCORES, default_scores
 from attngeo.scores.summary import spread_of
 from attngeo.studies.processes import STOPPING, catch_signals
 from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
@@ -231,7 +231,7 @@ def load_run(folder: Path) -> Run | None:
         return None
     try:
         summary = json.loads(read_small_text(folder / SUMMARY))
-        geometry = read_results(folder / GEOMETRY, GEOMETRY_KEYS, "attngeo pretrain", numbers=score_names())
+        geometry = read_results(folder / GEOMETRY, GEOMETRY_KEYS, "attngeo pretrain", numbers=tuple(SCORES))
         return Run(folder, read_settings(folder), summary, geometry)
     except (OSError, ValueError, RecursionError, DataError, DataUnavailableError) as error:
         raise TrainingError(f"the run in {folder} cannot be read ({error}); train it again in another folder") from None
@@ -257,7 +257,7 @@ def _train(
     checkpoint: Path | None,
     progress: ProgressCallback,
 ) -> Run:
-    geometry = _RunGeometry()
+    geometry = _RunGeometry(scores=options.scores)
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
         raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; train again in another folder")
     arguments.max_steps = task.steps
@@ -303,7 +303,7 @@ def summarize_run(
     units = task.count_units(sequences)
     precision = trainer.args.mixed_precision
     return {
-        "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
+        "settings": options.model_dump(mode="json") | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses.iloc[-1]),
         "first_loss": float(losses.iloc[0]),
         "start": spread_at(scores, 0),

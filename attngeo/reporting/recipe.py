@@ -506,7 +506,7 @@ def _check_reference(
         return
     known_columns = request.columns
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
-    if missing and missing[0] in SCORES and request.command == "score":
+    if missing and missing[0] in SCORES and request.command in ("score", "pretrain"):
         yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to scores in its options"
     elif missing and missing[0] in OWN_TOKEN and request.command == "gradients":
         yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional column; add own_token = true to options"

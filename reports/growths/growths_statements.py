@@ -7,6 +7,7 @@ there. The comments of README.md call them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -29,6 +30,12 @@ SCORES = [
     "antisymmetric_growth",
 ]
 GROWTHS = SCORES[-2:]
+# Half of a 95% interval of Student's t in standard errors, by the number of seeds.
+STUDENT = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706}
+# Layers of a small model, in tables and figures of trainings.
+PARTS = ("first layer", "other layers")
+# The steps of the tables of trainings.
+STEPS = (0, 200, 400, 600, 800, 1200)
 
 
 def select(table: pd.DataFrame, model: str, stack: str) -> pd.DataFrame:
@@ -101,6 +108,120 @@ def final(table: pd.DataFrame) -> list[float]:
             rows = table[(table["objective"] == objective) & (table["init"] == init)]
             numbers += [*rows[SCORES].mean()]
     return numbers
+
+
+def with_interval(values: pd.Series[Any]) -> list[float]:
+    """Mean over seeds, and half of the 95% interval."""
+    return [values.mean(), STUDENT[len(values)] * values.std() / len(values) ** 0.5]
+
+
+def count_seeds(table: pd.DataFrame, init: str) -> list[int]:
+    """Seeds of encoders, and of decoders, from a start."""
+    runs = table[table["init"] == init].groupby("objective")["seed"].nunique()
+    return [int(runs[objective]) for objective in ("mlm", "clm")]
+
+
+def differences(table: pd.DataFrame, init: str) -> list[float]:
+    """Growths of encoders less those of decoders of the same seed, means over layers: symmetric, then antisymmetric."""
+    rows = table[table["init"] == init]
+    numbers = []
+    for growth in GROWTHS:
+        means = rows.pivot_table(index="seed", columns="objective", values=growth)
+        numbers += with_interval((means["mlm"] - means["clm"]).dropna())
+    return numbers
+
+
+def growths_of_layers(table: pd.DataFrame, objective: str) -> list[float]:
+    """Symmetric growths of the layers from the default start, each with half of its interval."""
+    rows = table[(table["objective"] == objective) & (table["init"] == "default")]
+    return [number for _, of_layer in rows.groupby("layer") for number in with_interval(of_layer["symmetric_growth"])]
+
+
+def average_parts(table: pd.DataFrame) -> pd.DataFrame:
+    """Growths and own symmetry along each training, of its first layer, and as a mean over the others.
+
+    Columns: objective, init, seed, part, step, score, value.
+    """
+    is_first = table["layer"] == 0
+    rows = table.assign(part=is_first.map({True: PARTS[0], False: PARTS[1]}))
+    keys = ["objective", "init", "seed", "part", "step"]
+    means = rows.groupby(keys, sort=False)[[*GROWTHS, "own_symmetry"]].mean()
+    return means.melt(var_name="score", ignore_index=False).reset_index()
+
+
+def along(table: pd.DataFrame, init: str) -> list[float]:
+    """The table of trainings from a start, row by row: means over seeds of both growths at STEPS, where they exist."""
+    curves = average_parts(table[table["init"] == init])
+    means = curves.groupby(["objective", "part", "step", "score"])["value"].mean()
+    rows = [(objective, part) for objective in ("mlm", "clm") for part in PARTS]
+    numbers = [means[(*row, step, growth)] for row in rows for step in STEPS for growth in GROWTHS]
+    return [number for number in numbers if pd.notna(number)]
+
+
+def curves_of(table: pd.DataFrame, objective: str, init: str, score: str, part: str = PARTS[0]) -> pd.DataFrame:
+    """A score of a part of the layers along the trainings: a row for each step, a column for each seed."""
+    curves = average_parts(table[(table["objective"] == objective) & (table["init"] == init)])
+    chosen = curves[(curves["score"] == score) & (curves["part"] == part)]
+    return chosen.pivot_table(index="step", columns="seed", values="value")
+
+
+def half_way(table: pd.DataFrame, objective: str, init: str = "default") -> list[int]:
+    """The step with half of the first layer's last symmetric growth − 1, of the earliest and of the latest seed."""
+    surplus = curves_of(table, objective, init, "symmetric_growth") - 1
+    reached = (surplus >= surplus.iloc[-1] / 2).idxmax()
+    return [int(reached.min()), int(reached.max())]
+
+
+def range_at(table: pd.DataFrame, objective: str, init: str, score: str, step: int) -> list[float]:
+    """The least and the largest value over seeds of a score of the first layer at a step."""
+    values = curves_of(table, objective, init, score).T[step]
+    return [values.min(), values.max()]
+
+
+def farthest_from_one(table: pd.DataFrame, step: int) -> list[float]:
+    """The least and the largest growth of any layer of any run from the default start, up to a step."""
+    rows = table[(table["init"] == "default") & (table["step"] <= step)][GROWTHS]
+    return [rows.min().min(), rows.max().max()]
+
+
+def largest_gap(table: pd.DataFrame) -> float:
+    """The largest distance of both growths of a decoder from the default start, first layer, over steps and seeds."""
+    symmetric, antisymmetric = (curves_of(table, "clm", "default", growth) for growth in GROWTHS)
+    return float((symmetric - antisymmetric).abs().max().max())
+
+
+def own_symmetries(table: pd.DataFrame) -> list[float]:
+    """Own symmetry from the default start, each with half of its interval.
+
+    Mean over layers of encoders, and of decoders; then the mean of the encoder's other layers less its first one.
+    """
+    default = table[table["init"] == "default"]
+    means = default.groupby(["objective", "seed"])["own_symmetry"].mean()
+    layers = default[default["objective"] == "mlm"].pivot_table(index="seed", columns="layer", values="own_symmetry")
+    others = layers.drop(columns=0).mean(axis=1) - layers[0]
+    return [*with_interval(means["mlm"]), *with_interval(means["clm"]), *with_interval(others)]
+
+
+def own_along(table: pd.DataFrame) -> list[float]:
+    """Own symmetry from the symmetric start, at the first and the last step, means over seeds.
+
+    Of the encoder's first layer, of its others, then of the decoder's.
+    """
+    parts = [(objective, part) for objective in ("mlm", "clm") for part in PARTS]
+    means = [curves_of(table, objective, "symmetric", "own_symmetry", part).mean(axis=1) for objective, part in parts]
+    return [of_part.iloc[place] for of_part in means for place in (0, -1)]
+
+
+def largest_own_symmetry_at_start(table: pd.DataFrame) -> float:
+    """The largest |own symmetry| of any layer before the first update, from the default start."""
+    rows = table[(table["init"] == "default") & (table["step"] == 0)]
+    return float(rows["own_symmetry"].abs().max())
+
+
+def antisymmetric_growth_of_first(table: pd.DataFrame, init: str) -> list[float]:
+    """The mean antisymmetric growth of the encoder's first layer over seeds, and half of its interval."""
+    rows = table[(table["objective"] == "mlm") & (table["init"] == init) & (table["layer"] == 0)]
+    return with_interval(rows["antisymmetric_growth"])
 
 
 def strangers(table: pd.DataFrame) -> list[float]:

@@ -1,11 +1,13 @@
 """Growths of small models that are trained from the default and from a symmetric start; see README.md beside it.
 
-python reports/growths/train_growths.py WIKITEXT      # 12 trainings of 3 to 5 minutes on a core
+python reports/growths/train_growths.py WIKITEXT      # 24 trainings of 3 to 5 minutes on a core
 python reports/growths/train_growths.py WIKITEXT &    # a second process shares the work
 
-WIKITEXT is a folder with WikiText-2's validation and test texts. Writes training.csv, which grows by one run after the
-other, and strangers.csv, heads of models of different seeds, when all runs are there. Runs in the table are not
-repeated, so the same command resumes after an interruption.
+WIKITEXT is a folder with WikiText-2's validation and test texts. Writes training.csv, the scores at the end, and
+along.csv, those along the training, which grow by one run after the other; and strangers.csv, heads of models of
+different seeds, when all runs are there, unless it is there. Runs in training.csv are not repeated, so the same command
+resumes after an interruption. The first runs of training.csv recorded no growths on their way, and are not in
+along.csv.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from attngeo.tables.write import write_table
 HERE = Path(__file__).resolve().parent
 RUNS = HERE.parents[1] / "build/growths"
 TABLE = HERE / "training.csv"
+ALONG = HERE / "along.csv"
 STRANGERS = HERE / "strangers.csv"
 CONFIG = HERE.parent / "symmetric-init/bert-4x128.json"
 # The options of reports/symmetric-init/build.sh, with fewer steps.
@@ -43,9 +46,15 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 KEYS = ["objective", "init", "seed"]
 GROWTHS = ("symmetric_growth", "antisymmetric_growth", "own_symmetry", "agreement", "cancellation")
-SEEDS = range(3)
+SCORES = ["symmetry", *GROWTHS]
+# Updates between two steps of along.csv; a run records twice as many.
+ALONG_EVERY = 100
+SEEDS = range(6)
+# Those of the models whose heads are joined: a model has four heads to compare them with.
+STRANGER_SEEDS = SEEDS[:3]
 SETTINGS = [
-    dict(zip(KEYS, setting, strict=True)) for setting in product(("mlm", "clm"), ("default", "symmetric"), SEEDS)
+    {"objective": objective, "init": init, "seed": seed}
+    for init, seed, objective in product(("default", "symmetric"), SEEDS, ("mlm", "clm"))
 ]
 
 
@@ -54,11 +63,13 @@ def name_run(setting: dict[str, Any]) -> Path:
     return RUNS / "-".join(str(setting[key]) for key in KEYS)
 
 
-def train(setting: dict[str, Any], text: str) -> pd.DataFrame:
-    """Train a model, and measure its layers."""
-    run_or_read(make_options(str(CONFIG), data=text, **OPTIONS, **setting), name_run(setting))
+def train(setting: dict[str, Any], text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Train a model: the scores of its layers at the end, and along the training."""
+    options = make_options(str(CONFIG), data=text, scores=GROWTHS, **OPTIONS, **setting)
+    curves = run_or_read(options, name_run(setting)).rows
+    along = curves[curves["head"].isna() & (curves["step"] % ALONG_EVERY == 0)]
     scores = attngeo.score(name_run(setting) / "model", scores=GROWTHS)
-    return scores[["layer", "symmetry", *GROWTHS]].assign(**setting)
+    return scores.assign(**setting), along.assign(**setting)
 
 
 def list_missing() -> list[dict[str, Any]]:
@@ -69,12 +80,12 @@ def list_missing() -> list[dict[str, Any]]:
     return [setting for setting in SETTINGS if setting not in there]
 
 
-def add(rows: pd.DataFrame) -> None:
-    """Add the rows of a run to the table."""
-    if TABLE.is_file():
-        rows = pd.concat([pd.read_csv(TABLE), rows])
-    rows = rows.sort_values([*KEYS, "layer"])[[*KEYS, "layer", "symmetry", *GROWTHS]]
-    write_table(rows.round(5), TABLE)
+def add(rows: pd.DataFrame, path: Path, places: list[str]) -> None:
+    """Add the rows of a run to a table. places: columns that tell the rows of a run apart."""
+    if path.is_file():
+        rows = pd.concat([pd.read_csv(path), rows])
+    rows = rows.sort_values([*KEYS, *places])[[*KEYS, *places, *SCORES]]
+    write_table(rows.round(5), path)
 
 
 def measure_strangers() -> pd.DataFrame:
@@ -82,7 +93,7 @@ def measure_strangers() -> pd.DataFrame:
     generator = np.random.default_rng(SEED)
     rows = []
     for objective in ("mlm", "clm"):
-        folders = [name_run({"objective": objective, "init": "default", "seed": seed}) for seed in SEEDS]
+        folders = [name_run({"objective": objective, "init": "default", "seed": seed}) for seed in STRANGER_SEEDS]
         models = [[*attngeo.attention_sites(folder / "model", dtype=torch.float64)] for folder in folders]
         for layer, sites in enumerate(zip(*models, strict=True)):
             heads = len(sites[0].wq)
@@ -115,12 +126,13 @@ def main(text: str) -> None:
             continue
         print(setting, flush=True)
         try:
-            rows = train(setting, text)
+            last, along = train(setting, text)
         except FolderInUseError:  # another process trains it
             continue
         with FileLock(RUNS / "table.lock"):
-            add(rows)
-    if not list_missing():
+            add(along, ALONG, ["step", "layer"])
+            add(last, TABLE, ["layer"])
+    if not list_missing() and not STRANGERS.is_file():
         write_table(measure_strangers().round(5), STRANGERS)
 
 

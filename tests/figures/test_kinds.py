@@ -26,7 +26,8 @@ def test_every_kind_uses_options_and_frames_that_exist(spec: FigureSpec) -> None
 def test_only_kinds_with_an_option_score_show_any_score() -> None:
     assert FIGURES["heads"].scores == ()
     assert FIGURES["heatmap"].scores == tuple(SCORES)
-    assert FIGURES["training"].scores == (*score_names(), LOSS)
+    assert FIGURES["training"].scores == (*SCORES, LOSS)
+    assert FIGURES["updates"].scores == score_names()
     assert drawable_scores() == (*SCORES, LOSS)
 
 

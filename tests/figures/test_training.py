@@ -11,6 +11,7 @@ from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import DASHES, INITIALISATIONS, OBJECTIVES
 from attngeo.figures.training import draw_training, draw_training_layers
+from attngeo.scores.spec import layer_scores
 
 SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="directionality")
 LOSS = PlotOptions(score="loss")
@@ -107,6 +108,17 @@ def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     )
     assert alone.layout.showlegend is False
     assert "<sup>encoder (mlm), default init; points: " in alone.layout.title.text
+
+
+@pytest.mark.parametrize("score", layer_scores())
+def test_a_score_of_layers_has_no_heads_to_draw(score: str) -> None:
+    rows = curves(("mlm",), ("default",))
+    rows[score] = rows["symmetry"].where(rows["head"].isna())
+    drawn = draw_training_layers(rows, PlotOptions(score=score))
+    layer = rows[rows["head"].isna() & (rows["layer"] == 1)].groupby("step")[score].median()
+    assert list(named(drawn)["layer 1"].y) == pytest.approx(layer.tolist())  # type: ignore[attr-defined]
+    with refuses(UsageError, "over", score, "whole layers"):
+        draw_training_layers(rows, PlotOptions(score=score, over="heads"))
 
 
 def test_layers_over_heads_have_a_band_and_a_point_from_which_on_they_change_little() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 from attngeo.options import Options
 from attngeo.pretrain import make_options
 from attngeo.pretrain.settings import SETTINGS
+from attngeo.scores.options import parse_scores
 
 
 def write_settings(rng: Random, folder: Path) -> None:
@@ -32,6 +34,8 @@ def check_settings(folder: Path, options: Options) -> None:
         expected = float(value) if is_real else value
         if name in ("init_std", "init_bias") and value is not None:
             expected = expand(value)
+        if name == "scores":
+            expected = parse_scores(value)
         if name not in values or values[name] != expected:
             raise Wrong(f"{name}: {values.get(name)!r:.80} instead of {expected!r:.80}")
     for name, value in values.items():
@@ -76,6 +80,8 @@ def has_type(value: Any, hint: Any) -> bool:
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         return type(value) is tuple and len(value) == len(kinds) and all(map(has_type, value, kinds))
+    if get_origin(hint) is Sequence:
+        return type(value) is tuple and all(has_type(each, *get_args(hint)) for each in value)
     if get_origin(hint) is UnionType or get_args(hint):
         return any(has_type(value, each) for each in get_args(hint))
     return type(value) in ((int, float) if hint is float else (hint,))

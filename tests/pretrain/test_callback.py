@@ -22,7 +22,7 @@ import attngeo
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.pretrain import AttentionGeometryCallback
 from attngeo.provenance import machine, software
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SCORES, head_scores, layer_scores, score_names
 
 Build = Callable[[str], Any]
 
@@ -63,6 +63,66 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
     assert frame.dropna(subset=["loss"]).groupby("step")["loss"].unique().map(list).to_dict() == {
         step: [loss] for step, loss in logged.items()
     }
+
+
+def test_optional_scores_are_recorded_beside_the_others(built: Build, tmp_path: Path) -> None:
+    """They change no other column; heads lack scores of layers, and have no medians of them."""
+    callback = AttentionGeometryCallback(scores="own_symmetry, symmetric_growth,stable_rank")
+    chosen = ("stable_rank", "symmetric_growth", "own_symmetry")
+    trainer = train(built("falcon-new"), tmp_path / "with", callback)
+    frame = pd.read_parquet(tmp_path / "with/geometry.parquet")
+    assert frame.columns.tolist() == ["step", "stack", "layer", "head", *score_names(), *chosen, "loss"]
+    columns = ["stack", "layer", "head", *score_names(chosen)]
+    for step, model in ((0, built("falcon-new")), (4, trainer.model)):
+        rows = frame.loc[frame["step"] == step, columns].reset_index(drop=True)
+        scored = attngeo.score(model, per_head=True, scores=chosen)[columns]
+        pd.testing.assert_frame_equal(rows, scored, atol=1e-5, rtol=1e-5)
+    last = next(entry for entry in trainer.state.log_history if entry["step"] == 4 and "loss" in entry)
+    of_heads = {f"heads_{score}_median" for score in head_scores(score_names(chosen))}
+    assert {name for name in last if name.endswith("_median")} == {
+        *(f"{score}_median" for score in score_names(chosen)), *of_heads
+    }  # fmt: skip
+    layers = frame[(frame["step"] == 4) & frame["head"].isna()]
+    assert last["symmetric_growth_median"] == pytest.approx(layers["symmetric_growth"].median(), rel=1e-6)
+    plain = AttentionGeometryCallback()
+    train(built("falcon-new"), tmp_path / "without", plain)
+    pd.testing.assert_frame_equal(frame[plain.frame.columns], plain.frame, atol=1e-6)
+
+
+def test_all_scores_may_be_recorded_and_none_that_is_unknown(built: Build, tmp_path: Path) -> None:
+    callback = AttentionGeometryCallback(scores="all")
+    train(built("bert"), tmp_path, callback, max_steps=2)
+    assert {*SCORES} < {*callback.frame.columns}
+    heads = callback.frame[callback.frame["head"].notna()]
+    assert heads[[*layer_scores()]].isna().all(axis=None)
+    assert heads[[*head_scores(SCORES)]].notna().all(axis=None)
+    for wrong in ("symmetric_grwth", ["symmetry", "growth"], 3):
+        with refuses(UsageError, "scores", "symmetric_growth" if wrong != 3 else "trace_z"):
+            AttentionGeometryCallback(scores=wrong)  # type: ignore[arg-type]
+
+
+def test_a_training_resumed_with_more_scores_lacks_them_before(built: Build, tmp_path: Path) -> None:
+    kept = {"save_strategy": "steps", "save_steps": 2}
+    train(built("bert"), tmp_path, AttentionGeometryCallback(), max_steps=2, **kept)
+    callback = AttentionGeometryCallback(scores=["agreement"])
+    train(built("bert"), tmp_path, callback, resume=tmp_path / "checkpoint-2", **kept)
+    layers = callback.frame[callback.frame["head"].isna()]
+    assert layers.groupby("step")["agreement"].count().to_dict() == {0: 0, 2: 0, 4: layers["layer"].nunique()}
+    assert layers["symmetry"].notna().all()
+
+
+def test_callbacks_that_record_different_scores_need_a_file_each(built: Build, tmp_path: Path) -> None:
+    differ = [
+        AttentionGeometryCallback(stack="encoder"),
+        AttentionGeometryCallback(stack="decoder", scores="agreement"),
+    ]
+    with refuses(UsageError, "geometry.parquet", "columns differ", "different file"):
+        train(built("t5"), tmp_path, *differ)
+    both = [AttentionGeometryCallback(stack=name, scores="agreement") for name in ("encoder", "decoder")]
+    train(built("t5"), tmp_path / "both", *both, max_steps=2)
+    layers = both[0].frame[both[0].frame["head"].isna()]
+    assert {*layers["stack"]} == {"encoder", "decoder"}
+    assert layers["agreement"].notna().all()
 
 
 def test_the_history_of_the_trainer_has_the_medians(built: Build, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, layer_columns, summarize_layers, summarize_runs
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import layer_scores, score_names
 from attngeo.scores.summary import find_settled
 
 
@@ -55,6 +55,29 @@ def test_layers_have_their_last_scores_and_the_steps_at_which_these_settle() -> 
         assert rows[f"{score}_settled"].tolist() == rows[f"heads_{score}_settled"].tolist() == [10, 40]
         assert rows[f"heads_{score}_lower"].tolist() == pytest.approx([0.4, 0.4])
         assert rows[f"heads_{score}_upper"].tolist() == pytest.approx([0.8, 0.8])
+
+
+def test_recorded_scores_are_summarised_as_the_others() -> None:
+    """Those of layers only over layers."""
+    growth, _ = layer_scores()[:2]
+    curves = make_curves({("mlm", "default", 3): [2.0, 1.0]}, layer_0=[1.0, 2.0, 4.0], layer_1=[1.0, 4.0, 8.0])
+    plain_runs, plain_layers = summarize_runs(curves), summarize_layers(curves)
+    curves["stable_rank"] = curves["symmetry"] + 1
+    curves[growth] = curves["symmetry"].where(curves["head"].isna())
+    runs = summarize_runs(curves)
+    assert {*runs.columns} - {*plain_runs.columns} == {
+        f"{name}_{quartile}" for name in (growth, "stable_rank", "heads_stable_rank")
+        for quartile in ("lower", "median", "upper")
+    }  # fmt: skip
+    assert runs[f"{growth}_median"].tolist() == [6.0]
+    assert runs["heads_stable_rank_median"].tolist() == pytest.approx([7.2])
+    layers = summarize_layers(curves)
+    assert [name for name in layers.columns if growth in name] == [growth, f"{growth}_settled"]
+    assert layers[growth].tolist() == [4.0, 8.0]
+    assert layers[f"{growth}_settled"].tolist() == [20, 20]
+    assert layers["heads_stable_rank_upper"].tolist() == pytest.approx([5.3, 9.3])
+    assert tuple(layers.columns) == layer_columns((growth, "stable_rank"))
+    pd.testing.assert_frame_equal(layers[plain_layers.columns], plain_layers)
 
 
 @pytest.mark.parametrize(

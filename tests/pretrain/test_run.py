@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.messages import refuses
 from support.runs import CONFIG, small_options, write_config, write_text
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
@@ -33,9 +34,10 @@ from attngeo.errors import (
 )
 from attngeo.pretrain import TextPretrainOptions
 from attngeo.pretrain.models import build_model, read_config
-from attngeo.pretrain.runs import Run, load_run, run
+from attngeo.pretrain.runs import Run, load_run, run, run_or_read
 from attngeo.pretrain.settings import read_settings
 from attngeo.progress import Progress
+from attngeo.scores.spec import score_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
 
@@ -77,6 +79,48 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     assert load_run(tmp_path / "run") is not None
     assert [each.done for each in seen if each.unit == "steps"] == [10, 20, 30]
     assert not (tmp_path / "run/model/training_args.bin").exists()
+
+
+def test_a_run_records_the_scores_that_are_asked_for(tmp_path: Path) -> None:
+    """Those of its last step are those of its model, also after an interruption; other runs do not resume it."""
+    names = "symmetric_growth,own_symmetry,trace_z"
+    options = small_options(tmp_path, steps=10, scores=names)
+    with pytest.raises(InterruptedTrainingError):
+        run(options, tmp_path / "run", progress=interrupted_at(5))
+    with refuses(UsageError, "scores", "symmetric_growth"):
+        run(options.replace(scores=()), tmp_path / "run", resume=True)
+    result = run(options, tmp_path / "run", resume=True)
+    columns = ["layer", "head", *score_names(names.split(","))]
+    assert [*result.rows.columns] == ["step", "stack", *columns, "loss"]
+    scored = attngeo.score(tmp_path / "run/model", per_head=True, scores=names)[columns]
+    last = result.rows.loc[result.rows["step"] == 10, columns].reset_index(drop=True)
+    pd.testing.assert_frame_equal(last, scored, rtol=1e-4, atol=1e-5)
+    layers = result.rows[result.rows["head"].isna()]
+    assert layers["step"].unique().tolist() == [0, 5, 10]
+    assert layers["symmetric_growth"].notna().all()
+    end = result.summary["end"]
+    assert end["symmetric_growth_median"] == pytest.approx(scored["symmetric_growth"].median(), abs=1e-4)
+    assert "heads_symmetric_growth_median" not in end
+    read = load_run(tmp_path / "run")
+    assert read is not None
+    assert read.options == options
+    pd.testing.assert_frame_equal(read.rows, result.rows)
+
+
+def test_a_run_of_before_the_option_scores_is_read_and_resumed(finished: Run, tmp_path: Path) -> None:
+    """Its settings do not name the option."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    stored = json.loads((folder / "settings.json").read_text("utf-8"))
+    assert stored.pop("scores") == []
+    (folder / "settings.json").write_text(json.dumps(stored), "utf-8")
+    read = run_or_read(finished.options, folder)
+    pd.testing.assert_frame_equal(read.rows, finished.rows)
+    shutil.rmtree(folder / "model")
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoint-20")
+    resumed = run_or_read(finished.options, folder)
+    pd.testing.assert_frame_equal(resumed.rows, finished.rows)
 
 
 def test_the_same_settings_give_the_same_run_and_another_seed_another(finished: Run, tmp_path: Path) -> None:

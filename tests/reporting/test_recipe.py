@@ -113,6 +113,27 @@ def test_a_bad_recipe_is_refused_with_its_key(old: str, new: str, key: str, fact
     assert "\n" not in message
 
 
+def test_a_training_has_the_optional_scores_that_its_options_name(recipe: Path) -> None:
+    plain = recipe.read_text()
+
+    def write(options: str, condition: str) -> None:
+        results = f'[[results]]\nname = "runs"\ncommand = "pretrain"\noptions = {{ {options} }}\n'
+        figure = '[[section]]\ntitle = "Runs"\nfigures = [{ kind = "training", of = "runs", score = "agreement" }]\n'
+        recipe.write_text(f'{plain}{results}[[check]]\nof = "runs"\nfail_if = "{condition}"\n{figure}')
+
+    write('scores = ["agreement", "own_symmetry"]', "own_symmetry.median < 0")
+    read_recipe(recipe)
+    write('scores = ["agreement"]', "own_symmetry.median < 0")
+    with refuses(UsageError, "own_symmetry", "optional score"):
+        read_recipe(recipe)
+    write("steps = 3", "symmetry.median < 0")
+    with refuses(UsageError, "agreement", "optional score"):
+        read_recipe(recipe)
+    write('scores = ["agreement"]', "heads.agreement.median < 0")
+    with refuses(UsageError, "only whole layers have it", "agreement.median"):
+        read_recipe(recipe)
+
+
 def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace('command = "score"', 'command = "score"\noptions = { xyz = 3 }'))
     with pytest.raises(UsageError, match=r"results \"scores\"\.options\.xyz") as error:

@@ -143,6 +143,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("pretrain --resume -o none", 3, ("none", "--resume")),
     ("pretrain --resume", 3, ("pretrain-tiny-mlm-default-seed0",)),
     ("pretrain --seq-len 0", 2, ("--seq-len",)),
+    ("pretrain --scores symmetric_grwth", 2, ("--scores", "did you mean symmetric_growth?")),
     ("pretrain --init-std none", 2, ("--init-std is 'none'", "such as 0.05")),
     ("cbow text.txt", 2, ("--output",)),
     ("cbow none.txt -o v.bin", 3, ("none.txt",)),

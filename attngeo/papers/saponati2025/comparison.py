@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
 from attngeo.pretrain.curves import summarize_runs
 from attngeo.questions.spread import QUARTILES, statistic
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import score_names, scores_in
 from attngeo.scores.summary import statistics, summarize
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def compare_trainings(curves: pd.DataFrame) -> pd.DataFrame:
     published = published_training()
     published = published[(published["model"] == curves.attrs.get("model")) & (published["data"] == data)]
     beside = published.drop(columns=["model", "data"]).set_index(["objective", "init"]).add_suffix("_published")
-    medians = [statistic(score, "median", heads=heads) for heads in (False, True) for score in score_names()]
-    measured = [name for name in runs if name not in statistics(QUARTILES)]
+    scores = scores_in(curves.columns)
+    medians = statistics(["median"], scores)
+    measured = [name for name in runs if name not in statistics(QUARTILES, scores)]
     table = runs[[*measured, *medians]].join(beside, on=["objective", "init"])
     return table.dropna(axis="columns", how="all")
