@@ -296,6 +296,13 @@ def signs(table: pd.DataFrame) -> list[float]:
     return numbers
 
 
+def signs_of_trained(table: pd.DataFrame, objective: str, init: str) -> list[float]:
+    """Of the models trained with an objective from a start: opposite partners, all partners, and the p of the test."""
+    rows = table[(table["objective"] == objective) & (table["init"] == init)]
+    opposite, alike = (int(number) for number in rows[["opposite", "alike"]].sum())
+    return [opposite, opposite + alike, judge_signs([-1.0] * opposite + [1.0] * alike).p_value]
+
+
 def antisymmetric_growths(table: pd.DataFrame) -> list[float]:
     """The least and the largest mean over layers of a run, of encoders and of decoders."""
     numbers = []

@@ -4,10 +4,10 @@ python reports/growths/train_growths.py WIKITEXT      # 24 trainings of 3 to 5 m
 python reports/growths/train_growths.py WIKITEXT &    # a second process shares the work
 
 WIKITEXT is a folder with WikiText-2's validation and test texts. Writes training.csv, the scores at the end, and
-along.csv, those along the training, which grow by one run after the other; and strangers.csv, heads of models of
-different seeds, when all runs are there, unless it is there. Runs in training.csv are not repeated, so the same command
-resumes after an interruption. The first runs of training.csv recorded no growths on their way, and are not in
-along.csv.
+along.csv, those along the training, which grow by one run after the other. When all runs are there, it writes
+strangers.csv, heads of models of different seeds, unless it is there, and signs.csv, the orientation of partners. Runs
+in training.csv are not repeated, so the same command resumes after an interruption. The first runs of training.csv
+recorded no growths on their way, and are not in along.csv.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ RUNS = HERE.parents[1] / "build/growths"
 TABLE = HERE / "training.csv"
 ALONG = HERE / "along.csv"
 STRANGERS = HERE / "strangers.csv"
+SIGNS = HERE / "signs.csv"
 CONFIG = HERE.parent / "symmetric-init/bert-4x128.json"
 # The options of reports/symmetric-init/build.sh, with fewer steps.
 STEPS = 1_200
@@ -118,6 +119,17 @@ def measure_strangers() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def measure_signs() -> pd.DataFrame:
+    """A row for each model: in how many pairs of partners the heads of a layer are opposite, and in how many alike."""
+    rows = []
+    for setting in SETTINGS:
+        model = name_run(setting) / "model"
+        if model.is_dir():
+            [test] = attngeo.mirrors(model).attrs["sign_tests"]
+            rows.append(setting | {name: test[name] for name in ("opposite", "alike")})
+    return pd.DataFrame(rows).sort_values(KEYS)
+
+
 def main(text: str) -> None:
     """Train what the table lacks."""
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -134,6 +146,7 @@ def main(text: str) -> None:
             add(last, TABLE, ["layer"])
     if not list_missing() and not STRANGERS.is_file():
         write_table(measure_strangers().round(5), STRANGERS)
+        write_table(measure_signs(), SIGNS)
 
 
 if __name__ == "__main__":
