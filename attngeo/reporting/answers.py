@@ -239,7 +239,8 @@ def _train_or_resume(options: Mapping[str, Any], folder: Path, workplace: Workpl
         ).curves
     else:
         curves = build_curves([run_or_read(training, folder, progress=workplace.session.progress)])
-    curves.attrs.update(dict(training) | dict(comparison))
+    # As JSON has them, so that those of a kept answer are the same.
+    curves.attrs.update(training.model_dump(mode="json") | comparison.model_dump(mode="json"))
     return curves
 
 

@@ -131,7 +131,7 @@ def test_an_optional_score_is_drawn_of_a_model_and_of_rows(name: str) -> None:
 
 def test_kinds_without_optional_scores_refuse_them() -> None:
     with refuses(UsageError, "stable_rank", "symmetry"):
-        attngeo.plot("training", "somewhere", score="stable_rank")
+        attngeo.plot("updates", "somewhere", score="stable_rank")
 
 
 def test_kept_scores_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
