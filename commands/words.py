@@ -30,8 +30,8 @@ TITLES = {
 SIDES = {"qk": ("queries read", "keys read"), "ov": ("values read", "outputs write")}
 LEGEND = (
     "{pairs}: equal signs raise it, opposite signs lower it. Tokens beside each other have the same rank, and are no "
-    "pair of their own. In a band, singular values are nearly equal, so its directions are arbitrary, and a value is "
-    "the length of the projection on all of them."
+    "pair of their own. In a band, each singular value is within 5% of the one before, so neighboring directions mix, "
+    "and a value is the length of the projection on all of them."
 )
 PAIRS = {
     "qk": "A query and a key add singular value · value · value to their attention logit",

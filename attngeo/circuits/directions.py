@@ -2,7 +2,7 @@
 
 M = Σᵢ σᵢ·uᵢ·vᵢᵀ: token x has the value uᵢ·x on the left side, token y the value vᵢ·y on the right, and a pair adds σᵢ
 times their product to what the head computes. uᵢ and vᵢ may change their sign only together. If singular values are
-nearly equal, only the subspace of their directions has a meaning: a token's value is the norm of its projection.
+each near the one before, their directions mix, and a token's value is the norm of its projection on all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST, SMALLEST, BAND = "largest", "smallest", "band"
 
 
 class Band(NamedTuple):
-    """Singular values that are nearly equal, often only one, and their directions.
+    """Singular values that are each near the one before, often only one, and their directions.
 
     Attributes:
         first: number of the first of them, from 1.

@@ -82,8 +82,8 @@ def words(model: Model, options: WordOptions, *, tokenizer: Any = None, session:
     With `directions`, the matrix of the head is Σᵢ σᵢ·uᵢ·vᵢᵀ, and the table lists the tokens with the largest and the
     smallest values E·uᵢ (what queries, or values, read) beside those of E·vᵢ or U·vᵢ (what keys read, or what is
     written). Both directions may change their sign only together; the largest |value| of the left side is positive.
-    Nearly equal singular values, each within 5% of the one before, are a band: its directions are arbitrary, and the
-    value of a token is the norm of its projection on all of them.
+    Singular values that are each within 5% of the one before are a band: neighboring directions mix, and the value of a
+    token is the norm of its projection on all of them.
 
     Args:
         model: as for `attngeo.score`; it needs token embeddings.

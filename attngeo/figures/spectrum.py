@@ -16,7 +16,7 @@ ABOVE, BELOW = INITIALISATIONS["symmetric"], ROLES["encoder"]
 def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
     """Singular values in descending order; values above the edge of random factors are marked.
 
-    A bar joins the values of a band: they are nearly equal, so their directions are arbitrary.
+    A bar joins the values of a band: each is near the one before, so neighboring directions mix.
 
     Args:
         spectrum: the table of `attngeo.scores.matrices.measure_spectrum`, whose `attrs` name the matrix.
@@ -32,7 +32,7 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         first, last = band["number"].iloc[[0, -1]]
         largest, smallest = band["value"].iloc[[0, -1]]
         alone = f"singular value {first}"
-        several = f"band of {len(band)}: {smallest:.4g} to {largest:.4g}, directions arbitrary"
+        several = f"band of {len(band)}: {smallest:.4g} to {largest:.4g}, directions mix"
         hovers += [several if len(band) > 1 else alone] * len(band)
         if len(band) > 1:
             figure.add_scatter(
@@ -66,7 +66,7 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     details = (
         f"{is_above.sum()} of {len(spectrum)} above the edge of random factors of this rank "
         f"and norm ({matrix['frobenius_norm']:.4g}); "
-        "bars: nearly equal values, whose directions are arbitrary"
+        "bars: values near the one before, whose directions mix"
     )
     form = f"W<sub>{matrix['circuit']}</sub>"
     title = f"{escape_name(matrix['model'])}: singular values of {form} of {name} ({escape_name(matrix['stack'])})"

@@ -91,7 +91,8 @@ def singular_directions(left: Tensor, right: Tensor) -> SingularDirections:
 def number_bands(values: Tensor) -> Tensor:
     """The number of the band of each singular value, from 1: a value within 5% of the one before is in its band.
 
-    The directions of a band are arbitrary: a small change of the form rotates them into each other.
+    A small change of the form mixes neighboring directions of a band. The first and the last value of a wide band may
+    differ much.
 
     Args:
         values: singular values, the largest first, [values].

@@ -153,9 +153,9 @@ def measure_spectrum(
     stack: str | None = None,
     circuit: OneCircuit = "qk",
 ) -> pd.DataFrame:
-    """The singular values of a matrix of one layer, or of one of its heads, in bands of values that are nearly equal.
+    """The singular values of a matrix of one layer, or of one of its heads, in bands.
 
-    The directions of a band are arbitrary: a small change of the weights rotates them into each other.
+    The values of a band are each within 5% of the one before: a small change of the weights mixes their directions.
 
     Args:
         model: as for `attngeo.score`.
