@@ -68,3 +68,26 @@ def share_of_rises(heads: pd.DataFrame) -> float:
     """The share of heads whose directionality rises by 3 bits."""
     rows = heads[heads["bits"] == 3]
     return float((rows["directionality_other"] > rows["directionality"]).mean())
+
+
+def changes_of_growths(table: pd.DataFrame, objective: str) -> pd.DataFrame:
+    """What a training adds to both growths of each layer, a row for each seed and layer."""
+    growths = ["symmetric_growth", "antisymmetric_growth"]
+    before = table[table["objective"] == "none"].set_index("layer")[growths]
+    after = table[table["objective"] == objective].set_index(["seed", "layer"])[growths]
+    return after.sub(before, level="layer")
+
+
+def growths_after(table: pd.DataFrame, objective: str) -> list[float]:
+    """Layers whose symmetric growth falls, of how many, the least and the largest change; and of the antisymmetric."""
+    changes = changes_of_growths(table, objective)
+    numbers: list[float] = []
+    for name in changes:
+        numbers += [int((changes[name] < 0).sum()), len(changes), changes[name].min(), changes[name].max()]
+    return numbers
+
+
+def growths_before(table: pd.DataFrame) -> list[float]:
+    """The least and the largest symmetric growth of a layer before training; and antisymmetric growth."""
+    before = table[table["objective"] == "none"]
+    return [bound(before[f"{part}_growth"]) for part in ("symmetric", "antisymmetric") for bound in (min, max)]

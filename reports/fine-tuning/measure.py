@@ -22,6 +22,7 @@ BITS = (8, 4, 3)
 # Inputs that share a scale.
 GROUP = 64
 CURVE = ["symmetry", "directionality"]
+GROWTHS = ["symmetric_growth", "antisymmetric_growth", "own_symmetry", "agreement", "cancellation"]
 
 
 def compare_trained() -> pd.DataFrame:
@@ -58,6 +59,18 @@ def score_updates() -> pd.DataFrame:
                             "symmetry": symmetry, "directionality": directionality,
                         })  # fmt: skip
     return pd.DataFrame(rows).astype({"head": "Int64"})
+
+
+def score_growths() -> pd.DataFrame:
+    """How the heads of each layer add up, before the trainings and after each that is there."""
+    frames = [attngeo.score("demo:minilm", scores=GROWTHS).assign(objective="none", seed=None)]
+    for objective in OBJECTIVES:
+        for seed in SEEDS:
+            folder = FOLDER / f"{objective}{seed}"
+            if folder.is_dir():
+                frames.append(attngeo.score(folder, scores=GROWTHS).assign(objective=objective, seed=seed))
+    table = pd.concat(frames, ignore_index=True).astype({"seed": "Int64"})
+    return table[["objective", "seed", "layer", "symmetry", *GROWTHS]]
 
 
 def tabulate_curves() -> pd.DataFrame:
@@ -99,11 +112,12 @@ def compare_quantized() -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write trained.csv, updates.csv, curves.csv and quantised.csv."""
+    """Write trained.csv, updates.csv, growths.csv, curves.csv and quantised.csv."""
     torch.set_num_threads(1)
     tabulate_curves().to_csv(HERE / "curves.csv", index=False, float_format="%.5g")
     compare_trained().to_csv(HERE / "trained.csv", index=False, float_format="%.5g")
     score_updates().to_csv(HERE / "updates.csv", index=False, float_format="%.5g")
+    score_growths().to_csv(HERE / "growths.csv", index=False, float_format="%.5g")
     compare_quantized().to_csv(HERE / "quantised.csv", index=False, float_format="%.5g")
 
 
