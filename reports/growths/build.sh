@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tables of this report, after another: about three hours on one core, most of them for 24 trainings. WIKITEXT is a
+# All tables of this report, one after the other, most of the time for 24 trainings of 3 to 5 minutes on a core. WIKITEXT is a
 # folder with WikiText-2's validation and test texts (CC BY-SA; not part of this project). Run it again to resume it:
 # trainings that are done are not repeated.
 set -euo pipefail

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.checkpoints import CONFIG, weights, write_single
+from support.checkpoints import weights, write_heads, write_single
 from support.dense import Matrix, dense_growths, form
 from support.messages import assert_states, refuses
 from support.tiny_models import TINY_MODELS, build
@@ -110,17 +110,6 @@ def test_published_matrices_over_outputs_have_no_heads_to_add(tmp_path: Path) ->
     rows = attngeo.score(tmp_path, scores=SCORES, convention="published", per_head=True)
     assert rows[rows["head"].isna()]["symmetry"].notna().all()
     assert rows[SCORES].isna().all(axis=None)
-
-
-def write_heads(folder: Path, queries: Tensor, keys: Tensor) -> Path:
-    """A checkpoint of one layer, of queries and keys [heads, head_dim, width]."""
-    heads, head_dim, width = queries.shape
-    config = CONFIG | {
-        "hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": len(keys), "head_dim": head_dim,
-        "num_hidden_layers": 1,
-    }  # fmt: skip
-    name = "model.layers.0.self_attn.{}_proj.weight"
-    return write_single(folder, {name.format("q"): queries.flatten(0, 1), name.format("k"): keys.flatten(0, 1)}, config)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.checkpoints import CONFIG, weights, write_single
+from support.checkpoints import CONFIG, weights, write_heads, write_single
 from support.dense import dense_rotary
 from support.messages import assert_states, refuses
 from support.peft_adapters import write_adapter, write_base
@@ -101,17 +101,6 @@ def test_values_and_outputs_have_none(built: Built) -> None:
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def write_heads(folder: Path, queries: Tensor, keys: Tensor) -> Path:
-    """A checkpoint of one layer, of queries and keys [heads, head_dim, width], whose rotary pairs are in halves."""
-    heads, head_dim, width = queries.shape
-    config = CONFIG | {
-        "hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": len(keys), "head_dim": head_dim,
-        "num_hidden_layers": 1,
-    }  # fmt: skip
-    name = "model.layers.0.self_attn.{}_proj.weight"
-    return write_single(folder, {name.format("q"): queries.flatten(0, 1), name.format("k"): keys.flatten(0, 1)}, config)
 
 
 def test_equal_queries_and_keys_are_symmetric_over_all_offsets(tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def write_single(
     return folder
 
 
+def write_heads(folder: Path, queries: Tensor, keys: Tensor) -> Path:
+    """A checkpoint of one layer, of queries and keys [heads, head_dim, width]."""
+    heads, head_dim, width = queries.shape
+    config = CONFIG | {
+        "hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": len(keys), "head_dim": head_dim,
+        "num_hidden_layers": 1,
+    }  # fmt: skip
+    name = "model.layers.0.self_attn.{}_proj.weight"
+    return write_single(folder, {name.format("q"): queries.flatten(0, 1), name.format("k"): keys.flatten(0, 1)}, config)
+
+
 def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = False, seed: int = 0) -> Path:
     """A folder with three shards and their index: the embedding (and, with `norms`, the input gains) and each layer."""
     write_config(folder)
